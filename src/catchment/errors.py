@@ -47,7 +47,6 @@ class MissingExtra(UserError):
 
     def __init__(self, extra: str, *, needed_for: str, missing: str) -> None:
         super().__init__(
-            f"{needed_for} needs the '{extra}' extra ({missing} is not installed): "
-            f"run pip install 'catchment[{extra}]'"
+            f"{needed_for} needs the '{extra}' extra ({missing} is not installed): run pip install 'catchment[{extra}]'"
         )
         self.extra = extra
