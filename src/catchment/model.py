@@ -30,7 +30,7 @@ class Kind(IntEnum):
     @property
     def indexed(self) -> bool:
         """Whether entries of this kind are found by key or id; what was refused or repeated is only counted."""
-        return self not in (Kind.REFUSED, Kind.DUPLICATE)
+        return self is not Kind.REFUSED and self is not Kind.DUPLICATE
 
 
 class Protocol(IntEnum):
@@ -54,7 +54,7 @@ class Verdict(IntEnum):
     @property
     def accepted(self) -> bool:
         """Whether a message with this verdict may be served."""
-        return self in (Verdict.OK, Verdict.UNSIGNED)
+        return self is Verdict.OK or self is Verdict.UNSIGNED
 
 
 class Ref(NamedTuple):
@@ -143,6 +143,4 @@ def canonical_publisher(publisher: str) -> str:
     Addresses (0x...) differ in case between clients (facts/streamr.md, section 4: checksum case in 2.x to 4.x, lower
     case in 1.x and 5.x) and mean the same; other names are compared as they are.
     """
-    if publisher[:2] in ("0x", "0X"):
-        return publisher.lower()
-    return publisher
+    return publisher.lower() if publisher[:2] in ("0x", "0X") else publisher

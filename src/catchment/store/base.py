@@ -65,12 +65,16 @@ class Store(Protocol):
         """
 
     def walk(
-        self, question: model.Range, *, after: model.OrderKey | None = None, limit: int
+        self, question: model.Range, *, after: model.OrderKey | None = None, limit: int, max_bytes: int | None = None
     ) -> tuple[list[Place], model.OrderKey | None]:
         """A page of a topic in order, dropped rows included, and the key to go on `after` (None at the end).
 
-        A page may hold fewer places than `limit` (even none) before the end when a filter passes over many keys.
+        A page may hold fewer places than `limit` (even none) before the end when a filter passes over many keys. It
+        also ends with the place whose hot row brings the page's raw bytes to `max_bytes`.
         """
+
+    def before_last(self, topic: model.Topic, count: int) -> model.OrderKey | None:
+        """The key `after` which the last `count` places of a topic begin; None when they begin with its first."""
 
     def walk_last(self, topic: model.Topic, count: int) -> list[Place]:
         """The last `count` places of a topic, in ascending order."""

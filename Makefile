@@ -1,0 +1,48 @@
+# Catchment. Everything is installed into .venv from the locked requirements; nothing outside this folder is changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_DATA ?= demo-data
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check lint format run bench lock clean
+
+help: ## Show this list
+	@echo "make TARGET, where TARGET is one of:"
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 12
+
+install: $(VENV)/.installed ## Install everything into .venv (a Java for Spark too, where there is none)
+
+$(VENV)/.installed: pyproject.toml requirements/build.lock requirements/all.lock requirements/java.lock scripts/install
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" scripts/install
+	@touch $@
+
+demo: install ## Run a node, publish signed messages with known trouble, and let Spark find it
+	@$(BIN)/python examples/demo.py --data $(DEMO_DATA)
+
+run: install ## Run a node that stays up (Ctrl-C ends it)
+	@$(BIN)/catchment serve
+
+lint: install ## Check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+check: lint ## Lint and the quick tests
+	@$(BIN)/pytest -q -m "not spark and not crash"
+
+test: lint ## Run every check
+	@$(BIN)/pytest
+
+format: install ## Put the code in its usual form
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: install ## Compare fan-out with nats-server on this machine
+	@$(BIN)/python bench/fanout.py
+
+lock: install ## Choose dependency versions anew (needs uv)
+	@scripts/lock
+
+clean: ## Remove what was installed and made here
+	rm -rf $(VENV) .java build dist bench/build bench/results $(DEMO_DATA) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The command line: noun-verb commands over the other rooms."""

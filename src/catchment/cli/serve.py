@@ -1,0 +1,71 @@
+"""`catchment serve`: a node in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+from catchment import config, logs
+from catchment.cli import output
+from catchment.net.server import Node
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command; its flags are the settings."""
+    parser = commands.add_parser(
+        "serve",
+        help="run a node",
+        description="Run a node. Every flag can also stand in a TOML file or in the environment "
+        "(CATCHMENT_PORT for --port); flags win over the environment, which wins over the file.",
+    )
+    parser.add_argument("--config", metavar="FILE", help="a TOML file with settings")
+    for setting in config.SETTINGS.values():
+        default = f" (default: {setting.default})" if setting.default != "" else ""
+        parser.add_argument(
+            setting.flag,
+            metavar=setting.type.__name__.upper() if not setting.choices else None,
+            choices=setting.choices or None,
+            help=setting.help + default,
+        )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to end."""
+    flags = {name: getattr(arguments, name) for name in config.SETTINGS}
+    settings = config.load(flags=flags, file=arguments.config)
+    logs.set_up(settings.log_format, settings.log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(settings))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where there is one for the platform, asyncio's own loop elsewhere."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(settings: config.Settings) -> int:
+    node = Node(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(1)  # the second one ends at once
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await node.start()
+    node.write_ready_file()
+    output.note(f"Catchment is ready: {node.addresses['ws']}/api/v1/ws (Streamr), {node.addresses['http']}/api/info")
+    await stop.wait()
+    await node.drain()
+    return 0

@@ -1,0 +1,1 @@
+"""Async clients on the same wire and crypto code as the node."""

@@ -1,0 +1,1 @@
+"""Accept, commit, deliver: the broker without its sockets."""

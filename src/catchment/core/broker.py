@@ -1,0 +1,221 @@
+"""The way of a message: judged, committed, delivered.
+
+The broker does each step when it is told to and keeps no thread or clock of its own: `net/ingest.py` runs `judge` on
+a pool, `commit` on the writer's thread and `deliver` on the event loop, batch by batch and in order. What a publisher
+is told, or a subscriber sees, is on disk: nothing leaves before `commit` has returned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+import msgspec
+
+from catchment import lake, metrics, model
+from catchment.core.limits import NoteQuota
+from catchment.core.subscriptions import Subscriptions
+from catchment.errors import OurFault, StoreFull
+from catchment.store.base import DUPLICATE, Store
+
+log = logging.getLogger(__name__)
+
+
+class Status(IntEnum):
+    """How far an attempt to publish came. Only what `judge` has accepted can be stored."""
+
+    PENDING = 0
+    STORED = 1
+    DUPLICATE = 2
+    REFUSED = 3
+    FAILED = 4
+    ACCEPTED = 5
+
+
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """A message a peer wants kept and delivered.
+
+    Attributes:
+        entry: what to keep if the check finds nothing wrong.
+        check: does the costly part of judging, on any thread; None when nothing is signed.
+        acknowledge: whether the peer wants to hear of success, too.
+    """
+
+    request_id: str
+    entry: model.Entry
+    check: Callable[[], model.Verdict] | None
+    acknowledge: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes held until it is committed."""
+        return len(self.entry.raw)
+
+
+class Origin(Protocol):
+    """Whoever published, as far as the broker cares."""
+
+    @property
+    def sender(self) -> str:
+        """Under whose quota trouble is noted (an address)."""
+
+    def published(self, request_id: str, status: Status, verdict: model.Verdict) -> None:
+        """Be told how a publish ended."""
+
+
+class Submission:
+    """One attempt to publish on its way through the broker."""
+
+    __slots__ = ("entry", "origin", "publish", "status")
+
+    def __init__(self, publish: Publish, origin: Origin) -> None:
+        self.publish = publish
+        self.origin = origin
+        self.entry = publish.entry
+        self.status = Status.PENDING
+
+
+class Broker:
+    """Judges, keeps and delivers."""
+
+    def __init__(self, store: Store, subscriptions: Subscriptions, quota: NoteQuota) -> None:
+        self.store = store
+        self.subscriptions = subscriptions
+        self.failing: str | None = None
+        """Why the last commit failed; None when it did not."""
+        self._quota = quota
+        self._notes: list[model.Entry] = []
+
+    def judge(self, batch: Sequence[Submission]) -> None:
+        """Check what is signed. May run on several threads, each with its own part of a batch.
+
+        A check that breaks (our fault) fails its own submission and no other.
+        """
+        for submission in batch:
+            check = submission.publish.check
+            if check is None:
+                submission.status = Status.ACCEPTED
+                continue
+            try:
+                verdict = check()
+            except Exception:
+                log.exception("a check broke; the message is not accepted")
+                submission.status = Status.FAILED
+                continue
+            if verdict.accepted:
+                submission.status = Status.ACCEPTED
+            else:
+                submission.status = Status.REFUSED
+                submission.entry = msgspec.structs.replace(submission.entry, kind=model.Kind.REFUSED, verdict=verdict)
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether notes wait for a commit."""
+        return bool(self._notes)
+
+    def commit(self, batch: Sequence[Submission], now: int) -> None:
+        """Keep a judged batch, and the notes of trouble, in one durable transaction. Runs on the writer's thread.
+
+        Afterwards each submission has its status. A full store fails the batch and nothing else.
+        """
+        entries, self._notes = self._notes, []
+        notes = len(entries)
+        kept = [submission for submission in batch if submission.status is Status.ACCEPTED]
+        entries.extend([submission.entry for submission in kept])
+        if len(kept) < len(batch):
+            for submission in batch:
+                if submission.status is Status.REFUSED:
+                    self._note(entries, submission, now)
+                elif submission.status is Status.PENDING:
+                    submission.status = Status.FAILED  # never judged
+        if not entries:
+            return  # nothing was written, so nothing new is known about the store
+        try:
+            offsets = self.store.append(entries)
+        except OurFault as fault:
+            # Notes of this commit are lost with it: they are a courtesy, the messages' publishers are told.
+            self._failed(fault, kept)
+            return
+        self.failing = None
+        for submission, offset in zip(kept, offsets[notes : notes + len(kept)], strict=True):
+            if offset == DUPLICATE:
+                submission.status = Status.DUPLICATE
+                self._note(self._notes, submission, now)
+            else:
+                submission.status = Status.STORED
+
+    def _failed(self, fault: OurFault, kept: Sequence[Submission]) -> None:
+        self.failing = str(fault)
+        metrics.STORE_FAILURES.labels("full" if isinstance(fault, StoreFull) else "other").inc()
+        for submission in kept:
+            submission.status = Status.FAILED
+
+    def _note(self, notes: list[model.Entry], submission: Submission, now: int) -> None:
+        """Note a refusal (with its bytes) or a repeat (its id only), within the sender's quota."""
+        entry = submission.entry
+        if submission.status is Status.DUPLICATE:
+            entry = msgspec.structs.replace(entry, kind=model.Kind.DUPLICATE, raw=b"")
+        elif entry.kind is not model.Kind.REFUSED:
+            # Of another kind it would be indexed and served, whatever its verdict.
+            entry = msgspec.structs.replace(entry, kind=model.Kind.REFUSED)
+        if self._quota.allows(submission.origin.sender, len(entry.raw), now):
+            notes.append(entry)
+        else:
+            metrics.UNNOTED.inc()
+
+    def deliver(self, batch: Sequence[Submission]) -> None:
+        """Hand a committed batch to its subscribers and answer its publishers. Runs on the event loop.
+
+        Each form is encoded and joined once per topic, and the same bytes go to everyone who takes that form.
+        """
+        topics: dict[tuple[str, int], list[model.Entry]] = {}
+        stored = Status.STORED
+        for submission in batch:
+            if submission.status is not stored:
+                continue
+            entry = submission.entry
+            topic = (entry.topic, entry.partition)
+            waiting = topics.get(topic)
+            if waiting is None:
+                topics[topic] = [entry]
+            else:
+                waiting.append(entry)
+        for topic, entries in topics.items():
+            self._deliver_topic(model.Topic(*topic), entries)
+        for submission in batch:
+            publish = submission.publish
+            if publish.acknowledge or submission.status is not stored:
+                submission.origin.published(publish.request_id, submission.status, submission.entry.verdict)
+        _count(batch)
+
+    def _deliver_topic(self, topic: model.Topic, entries: Sequence[model.Entry]) -> None:
+        # A sink that cannot keep up ends itself while it is written to, which takes it out of the subscriptions.
+        for form, sinks in list(self.subscriptions.of(topic).items()):
+            encode = form.encode
+            data = b"".join([encode(entry) for entry in entries])
+            receivers = list(sinks)
+            for sink in receivers:
+                sink.write(data)
+            metrics.DELIVERIES.inc(len(receivers) * len(entries))
+
+
+def _count(batch: Sequence[Submission]) -> None:
+    """Add a batch to the metrics: one step per (outcome, protocol, version), not one per message."""
+    seen = Counter(
+        [
+            (submission.status, submission.entry.protocol, submission.entry.version, submission.entry.verdict)
+            for submission in batch
+        ]
+    )
+    for (status, protocol, version, verdict), count in seen.items():
+        name = lake.protocol_name(protocol)
+        if status is Status.STORED:
+            metrics.ACCEPTED.labels(name, str(version)).inc(count)
+        elif status is Status.DUPLICATE:
+            metrics.DUPLICATES.labels(name, str(version)).inc(count)
+        else:
+            reason = lake.verdict_name(verdict) if status is Status.REFUSED else "store"
+            metrics.REFUSED.labels(name, str(version), reason).inc(count)

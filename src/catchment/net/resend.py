@@ -1,0 +1,92 @@
+"""Sends history to one peer, page by page, no faster than it reads.
+
+A page is read on a thread in one short read transaction; the next is read when the peer has taken the last. So a
+resend of any length neither grows the node nor delays anyone else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, Protocol
+
+from catchment import metrics, model
+from catchment.errors import OurFault
+from catchment.net.outbox import HIGH_WATER, Outbox
+from catchment.sessions.base import Resend, Session
+from catchment.store.history import History
+
+log = logging.getLogger(__name__)
+
+PAGE_ROWS: Final = 512
+PAGE_BYTES: Final = HIGH_WATER
+"""A page ends with the row that reaches either."""
+
+
+class Peer(Protocol):
+    """The connection a resend goes to."""
+
+    @property
+    def session(self) -> Session:
+        """Words the messages."""
+
+    @property
+    def outbox(self) -> Outbox:
+        """Takes them."""
+
+
+class Resender:
+    """Runs resends for all connections over a few reader threads."""
+
+    def __init__(self, history: History, *, frame: Callable[[bytes], bytes], threads: int = 2) -> None:
+        self._history = history
+        self._frame = frame
+        self._readers = ThreadPoolExecutor(threads, thread_name_prefix="reader")
+
+    def close(self) -> None:
+        """End the threads; pages under way are finished."""
+        self._readers.shutdown(wait=True, cancel_futures=True)
+
+    async def run(self, peer: Peer, request: Resend) -> None:
+        """Answer one request. A failure of ours is answered too and leaves the connection as it was."""
+        session = peer.session
+        try:
+            count = await self._send_all(peer, request)
+        except OurFault:
+            log.exception("a resend of %r failed", request.question.topic)
+            peer.outbox.write(self._frame(session.resend_failed(request)))
+            return
+        peer.outbox.write(self._frame(session.resend_ended(request, count)))
+
+    async def _send_all(self, peer: Peer, request: Resend) -> int:
+        loop = asyncio.get_running_loop()
+        topic = request.question.topic
+        left = model.MAX_SAFE_INTEGER if request.last is None else request.last
+        after: model.OrderKey | None = None
+        if request.last is not None:
+            after = await loop.run_in_executor(self._readers, self._history.before_last, topic, left)
+        sent = 0
+        more = left > 0
+        while more and await peer.outbox.room():
+            page, after = await loop.run_in_executor(
+                self._readers,
+                partial(self._history.range, request.question, after=after, limit=PAGE_ROWS, max_bytes=PAGE_BYTES),
+            )
+            page = page[: left - sent]
+            self._send_page(peer, request, page, first=sent == 0)
+            sent += len(page)
+            more = after is not None and sent < left
+        return sent
+
+    def _send_page(self, peer: Peer, request: Resend, page: Sequence[model.Row], *, first: bool) -> None:
+        if not page:
+            return
+        session = peer.session
+        started = session.resend_started(request) if first else None
+        payloads = [] if started is None else [started]
+        payloads.extend(session.resend_message(request, row.entry) for row in page)
+        peer.outbox.write(b"".join([self._frame(payload) for payload in payloads]))
+        metrics.RESENT.inc(len(page))

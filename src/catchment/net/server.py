@@ -1,0 +1,334 @@
+"""A node: its parts put together, its listeners, its background work, and how it ends.
+
+Start: open the store, notice a rollback, listen, write the ready file. End (SIGTERM): stop accepting, stop reading,
+commit and deliver what was accepted, seal, say goodbye in each protocol's way, close. A second signal ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import IO, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
+from picows.picows import WSProtocol  # type: ignore[attr-defined]
+
+from catchment import lake, metrics
+from catchment.config import MIB, Settings
+from catchment.core.broker import Broker
+from catchment.core.limits import NoteQuota
+from catchment.core.subscriptions import Subscriptions
+from catchment.errors import OurFault, PeerFault, UserError
+from catchment.net.http import HANDSHAKE_SECONDS, FrontDoor, HttpApp
+from catchment.net.ingest import Ingest, now_us
+from catchment.net.resend import Resender
+from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection, frame
+from catchment.sessions.registry import BY_PATH, DIALECTS
+from catchment.store.history import History
+from catchment.store.lmdb import LmdbStore
+from catchment.store.sealing import Sealer, retire
+from catchment.web.app import make_app
+
+log = logging.getLogger(__name__)
+
+PING_SECONDS: Final = 60
+"""facts/streamr.md, section 1: a ping a minute, cut when the last one was not answered."""
+
+GOODBYE_SECONDS: Final = 5
+READ_BUFFER: Final = 2048
+"""What an idle connection holds for reading; grows when frames come."""
+
+MICROSECONDS_PER_HOUR: Final = 3_600_000_000
+NOTE_BYTES_PER_SECOND: Final = MIB
+NOTE_BYTES_BURST: Final = 64 * MIB
+RETIRE_ROWS: Final = 20_000
+"""Hot rows dropped at most after each seal."""
+
+
+class Node:
+    """One running node."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.folder = Path(settings.data)
+        self.lake_address = str(self.folder / "lake")
+        self.connections: set[Connection] = set()
+        self._doors: set[FrontDoor] = set()
+        self._draining = False
+        self._seal_problem: str | None = None
+        self._sealed = -1
+        self._servers: list[asyncio.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._empty = asyncio.Event()
+
+    async def start(self) -> None:
+        """Open everything and listen.
+
+        Raises:
+            UserError: the data folder or a port cannot be used.
+        """
+        settings = self.settings
+        self._lock = _lock_folder(self.folder)
+        self.store = LmdbStore.open(self.folder / "store", max_bytes=settings.store_bytes or None)
+        self.sealer = Sealer(self.store, self.lake_address, lock_path=self.folder / "seal.lock")
+        self._sealing = ThreadPoolExecutor(1, thread_name_prefix="sealer")
+        await self._check_lake()
+        quota = NoteQuota(
+            notes_per_second=settings.notes_per_second,
+            notes_burst=settings.notes_burst,
+            bytes_per_second=NOTE_BYTES_PER_SECOND,
+            bytes_burst=NOTE_BYTES_BURST,
+        )
+        self.broker = Broker(self.store, Subscriptions(), quota)
+        threads = settings.verify_threads or len(os.sched_getaffinity(0))
+        self.ingest = Ingest(self.broker, threads=threads, limit=settings.ingest_bytes)
+        self.resender = Resender(History(self.store, self.lake_address), frame=frame)
+        self.http = HttpApp(make_app(self))
+        await self._listen()
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._ping_all()))
+        if settings.seal_seconds:
+            self._tasks.append(loop.create_task(self._seal_regularly()))
+
+    async def _check_lake(self) -> None:
+        """Notice a store that is older than what it has sealed, and one whose lake cannot be used."""
+        loop = asyncio.get_running_loop()
+        rolled_back = await loop.run_in_executor(self._sealing, self.sealer.check_rollback)
+        if rolled_back is not None:
+            log.warning("the store is older than the lake: it was restored or rolled back; %s", rolled_back)
+        self._sealed = await loop.run_in_executor(self._sealing, self.sealer.last_sealed)
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(
+                self._front_door, settings.host, settings.port, backlog=1024, reuse_address=True
+            )
+        except OSError as error:
+            raise UserError(
+                f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}. "
+                f"Give another with --port, or 0 for any free one."
+            ) from None
+        self._servers.append(server)
+        self.port: int = server.sockets[0].getsockname()[1]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """What listens where, as the ready file has it."""
+        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
+        return {"http": f"http://{host}:{self.port}", "ws": f"ws://{host}:{self.port}"}
+
+    def write_ready_file(self) -> None:
+        """Tell that everything listens, in one step so that no reader sees half a file.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        if not self.settings.ready_file:
+            return
+        path = Path(self.settings.ready_file)
+        made = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            made.write_bytes(msgspec.json.encode({**self.addresses, "pid": os.getpid()}) + b"\n")
+            made.replace(path)
+        except OSError as error:
+            raise UserError(f"The ready file {path} cannot be written: {error.strerror}.") from None
+
+    # What the web pages show.
+
+    def checks(self) -> Mapping[str, str]:
+        """Readiness, part by part."""
+        return {
+            "store": self.broker.failing or "ok",
+            "sealing": self._seal_problem or "ok",
+            "accepting": "the node is shutting down" if self._draining else "ok",
+        }
+
+    def info(self) -> Mapping[str, object]:
+        """Identity, protocols and offsets."""
+        return {
+            "node": self.store.node.hex(),
+            "epoch": str(self.store.epoch),
+            "protocols": [
+                {"protocol": lake.protocol_name(dialect.protocol), "path": dialect.path} for dialect in DIALECTS
+            ],
+            "next_offset": self.store.next_offset,
+            "sealed_offset": self._sealed,
+            "connections": len(self.connections),
+            "subscriptions": self.broker.subscriptions.count(),
+        }
+
+    # Connections.
+
+    def _front_door(self) -> FrontDoor:
+        return FrontDoor(http=self.http, websocket=self._websocket, open_doors=self._doors)
+
+    def _websocket(self) -> asyncio.BufferedProtocol:
+        largest = max(dialect.max_frame for dialect in DIALECTS)
+        return WSProtocol(  # type: ignore[no-any-return]
+            None,  # host and port, for clients
+            None,  # path, for clients
+            False,  # this is the server's side
+            self._upgrade,
+            logging.getLogger("picows.server"),
+            True,  # disconnect_on_exception
+            HANDSHAKE_SECONDS,
+            False,  # pings are sent for all connections in one go: `_ping_all`
+            PING_SECONDS,
+            PING_SECONDS,
+            WSAutoPingStrategy.PING_WHEN_IDLE,
+            True,  # answer the peer's pings
+            largest * HARD_LIMIT_FACTOR,
+            None,  # extra headers
+            READ_BUFFER,
+        )
+
+    def _upgrade(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
+        """Choose the dialect by the path; refuse in HTTP what no dialect takes."""
+        target = request.path.decode("latin-1")
+        path, _, query = target.partition("?")
+        dialect = BY_PATH.get(path)
+        if dialect is None:
+            known = ", ".join(sorted(BY_PATH))
+            return _refuse(404, f"No WebSocket protocol is spoken at this path; known paths: {known}\n")
+        if self._draining:
+            return _refuse(503, "The node is shutting down.\n")
+        try:
+            session = dialect.open(dict(parse_qsl(query)))
+        except PeerFault as fault:
+            return _refuse(400, fault.message + "\n")
+        connection = Connection(
+            session,
+            ingest=self.ingest,
+            resender=self.resender,
+            outbox_limit=self.settings.outbox_bytes,
+            on_closed=self._closed,
+        )
+        self.connections.add(connection)
+        return connection
+
+    def _closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self._draining and not self.connections:
+            self._empty.set()
+
+    # Background work.
+
+    async def _ping_all(self) -> None:
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            for connection in list(self.connections):
+                connection.ping()
+
+    async def _seal_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.seal_seconds)
+            await self.seal()
+
+    async def seal(self) -> None:
+        """Move the committed tail to the lake, then drop hot rows that are old enough; /readyz shows problems."""
+        loop = asyncio.get_running_loop()
+        try:
+            sealed = await loop.run_in_executor(
+                self._sealing, partial(self.sealer.seal_all, max_rows=self.settings.seal_rows)
+            )
+            if sealed:
+                self._sealed = sealed[-1].last
+            metrics.SEALED_OFFSET.set(self._sealed)
+            metrics.NEXT_OFFSET.set(self.store.next_offset)
+            await self._retire()
+        except (OurFault, UserError) as problem:
+            self._seal_problem = str(problem)
+            log.error("sealing failed, trying again in %g s: %s", self.settings.seal_seconds, problem)
+        else:
+            self._seal_problem = None
+
+    async def _retire(self) -> None:
+        limit = now_us() - int(self.settings.hot_hours * MICROSECONDS_PER_HOUR)
+        slice_of = partial(retire, self.store, sealed_to=self._sealed, older_than_us=limit, limit=256)
+        for _ in range(RETIRE_ROWS // 256):
+            # On the writer's thread, so that commits go between two slices.
+            if await self.ingest.on_writer(slice_of) < 256:
+                return
+
+    # The end.
+
+    async def drain(self) -> None:
+        """End in order: everything accepted is committed, delivered and sealed; everyone is told goodbye."""
+        self._draining = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.stop_reading()
+        await self.ingest.drained()
+        for task in self._tasks:
+            task.cancel()
+        for door in list(self._doors):
+            door.close()
+        if not self.connections:
+            self._empty.set()
+        for connection in list(self.connections):
+            connection.goodbye()
+        self.http.close()
+        await self._gone()
+        self.resender.close()
+        self.ingest.close()
+        if self.settings.seal_seconds:
+            await self.seal_last()
+        self._sealing.shutdown(wait=True)
+        self.store.close()
+        self._lock.close()
+
+    async def seal_last(self) -> None:
+        """Seal what is left; not being able to is no loss, the next start goes on there."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._sealing, self.sealer.seal_all)
+        except (OurFault, UserError) as problem:
+            log.error("the last rows stay unsealed until the next start: %s", problem)
+
+    async def _gone(self) -> None:
+        """Wait for the connections to close; cut those that do not."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), GOODBYE_SECONDS)
+        for connection in list(self.connections):
+            connection.cut()
+
+
+def _lock_folder(folder: Path) -> IO[str]:
+    """Make the data folder ours for as long as the file is open; two nodes on one log would each deliver half.
+
+    Raises:
+        UserError: it cannot be made, or another node has it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "node.lock").open("w")
+    except OSError as error:
+        raise UserError(
+            f"The data folder {folder} cannot be used: {error.strerror}. Give another with --data."
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise UserError(
+            f"The data folder {folder} is in use by another node. Stop it, or give another with --data."
+        ) from None
+    return lock
+
+
+def _refuse(status: int, text: str) -> WSUpgradeResponseWithListener:
+    return WSUpgradeResponseWithListener(
+        WSUpgradeResponse.create_error_response(status, text.encode("utf-8", "replace")), None
+    )

@@ -1,0 +1,239 @@
+"""WebSocket connections: frames to a session, its commands carried out, its answers framed.
+
+picows reads and unmasks. What goes out is framed here, because a server's frame is not masked and the same bytes can
+then be written to every subscriber (facts/performance.md, "Why it works").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+
+from catchment import lake, metrics, model
+from catchment.core.broker import Publish, Status, Submission
+from catchment.core.subscriptions import Form, Subscriptions
+from catchment.net.ingest import Ingest, now_us
+from catchment.net.outbox import Outbox
+from catchment.net.resend import Resender
+from catchment.sessions.base import Command, Resend, Send, Session, Subscribe, Unsubscribe
+
+log = logging.getLogger(__name__)
+
+PING: Final = b"\x89\x00"
+HARD_LIMIT_FACTOR: Final = 4
+"""A frame over the session's limit is answered; one this many times over it ends the connection with code 1009."""
+
+_TEXT: Final = 0x81
+_BINARY: Final = 0x82
+
+
+def frame(payload: bytes, *, text: bool = True) -> bytes:
+    """A server's data frame (RFC 6455, section 5.2): final, unmasked."""
+    opcode = _TEXT if text else _BINARY
+    size = len(payload)
+    if size < 126:
+        return b"%c%c%b" % (opcode, size, payload)
+    if size < 65536:
+        return b"%c\x7e%b%b" % (opcode, size.to_bytes(2), payload)
+    return b"%c\x7f%b%b" % (opcode, size.to_bytes(8), payload)
+
+
+_framed_forms: dict[Form, Form] = {}
+
+
+def framed(form: Form) -> Form:
+    """A session's form with WebSocket frames around it; one and the same for all connections that share it."""
+    found = _framed_forms.get(form)
+    if found is None:
+        found = _framed_forms[form] = Form(f"ws-{form.name}", partial(_encode_framed, form.encode))
+    return found
+
+
+def _encode_framed(encode: Callable[[model.Entry], bytes], entry: model.Entry) -> bytes:
+    return frame(encode(entry))
+
+
+class Connection(WSListener):
+    """One peer on a WebSocket."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        ingest: Ingest,
+        resender: Resender,
+        outbox_limit: int,
+        on_closed: Callable[[Connection], None],
+    ) -> None:
+        self.session = session
+        self.sender = ""
+        self.protocol_name = lake.protocol_name(session.protocol)
+        self._ingest = ingest
+        self._resender = resender
+        self._outbox_limit = outbox_limit
+        self._on_closed = on_closed
+        self._subscriptions: Subscriptions = ingest.broker.subscriptions
+        self._form = framed(session.form)
+        self._topics: set[model.Topic] = set()
+        self._fragments: list[bytes] = []
+        self._fragments_size = 0
+        self._fragments_text = True
+        self._awaiting_pong = False
+        self._paused = False
+        self._resends: set[asyncio.Task[None]] = set()
+
+    # What picows calls.
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        """Begin."""
+        self._transport = transport
+        peer = transport.underlying_transport.get_extra_info("peername")
+        self.sender = str(peer[0]) if peer else "?"
+        self.outbox = Outbox(transport.underlying_transport, limit=self._outbox_limit, on_overflow=self._cut)
+        metrics.CONNECTIONS.labels(self.protocol_name).inc()
+
+    def on_ws_frame(self, transport: WSTransport, received: WSFrame) -> None:
+        """Take one frame."""
+        self._awaiting_pong = False
+        kind = received.msg_type
+        if kind == WSMsgType.TEXT and received.fin and not self._fragments:
+            self._message(received.get_payload_as_bytes(), text=True)
+        elif kind == WSMsgType.CLOSE:
+            transport.send_close(received.get_close_code())
+            transport.disconnect()
+        elif kind in (WSMsgType.PING, WSMsgType.PONG):
+            return  # picows has answered the ping
+        else:
+            self._fragment(received)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        """End."""
+        self.outbox.close()
+        for task in self._resends:
+            task.cancel()
+        for topic in self._topics:
+            self._subscriptions.remove(topic, self._form, self)
+        self._topics.clear()
+        metrics.CONNECTIONS.labels(self.protocol_name).dec()
+        self._on_closed(self)
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly."""
+        self.outbox.pause()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self.outbox.resume()
+
+    # What the broker calls.
+
+    def write(self, data: bytes) -> None:
+        """Send framed bytes."""
+        self.outbox.write(data)
+
+    def published(self, request_id: str, status: Status, verdict: model.Verdict) -> None:
+        """Tell the peer how a publish ended."""
+        answer = self.session.published(request_id, status, verdict)
+        if answer is not None:
+            self.outbox.write(frame(answer))
+
+    # What the server calls.
+
+    def ping(self) -> None:
+        """Ask for a sign of life; cut the connection that gave none since the last time."""
+        if self._awaiting_pong:
+            self.cut()
+            return
+        self._awaiting_pong = True
+        self.outbox.write(PING)
+
+    def stop_reading(self) -> None:
+        """Take no more frames: the node is about to end."""
+        self._transport.underlying_transport.pause_reading()
+        self._paused = True
+
+    def goodbye(self) -> None:
+        """Close as a node that goes away (RFC 6455, section 7.4.1: 1001)."""
+        self._transport.send_close(WSCloseCode.GOING_AWAY, b"the node is shutting down")
+        self._transport.disconnect()
+
+    def cut(self) -> None:
+        """End without a word."""
+        self._transport.disconnect(graceful=False)
+
+    # Inside.
+
+    def _fragment(self, received: WSFrame) -> None:
+        """Put a fragmented message together, or refuse what is no part of one (RFC 6455, section 5.4)."""
+        kind = received.msg_type
+        begins = kind in (WSMsgType.TEXT, WSMsgType.BINARY)
+        if begins == bool(self._fragments):
+            self._transport.send_close(WSCloseCode.PROTOCOL_ERROR, b"fragments out of order")
+            self._transport.disconnect()
+            return
+        if begins:
+            self._fragments_text = kind == WSMsgType.TEXT
+            self._fragments_size = 0
+        self._fragments_size += received.payload_size
+        # Over the limit only the fact is kept, not the bytes.
+        fits = self._fragments_size <= self.session.max_frame
+        self._fragments.append(received.get_payload_as_bytes() if fits else b"")
+        if not received.fin:
+            return
+        data = b"".join(self._fragments)
+        self._fragments = []
+        if fits:
+            self._message(data, text=self._fragments_text)
+        else:
+            self._carry_out_all(self.session.frame_too_large(self._fragments_size))
+
+    def _message(self, data: bytes, *, text: bool) -> None:
+        session = self.session
+        if len(data) > session.max_frame:
+            self._carry_out_all(session.frame_too_large(len(data)))
+            return
+        self._carry_out_all(session.receive(data, text=text, now=now_us()))
+
+    def _carry_out_all(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Publish():
+                self._ingest.submit(Submission(command, self))
+                if self._ingest.full and not self._paused:
+                    self._paused = True
+                    self._transport.underlying_transport.pause_reading()
+                    self._ingest.when_roomy(self._read_on)
+            case Send():
+                self.outbox.write(frame(command.payload))
+            case Subscribe():
+                self._topics.add(command.topic)
+                self.outbox.write(frame(command.answer))
+                self._subscriptions.add(command.topic, self._form, self)
+            case Unsubscribe():
+                self._topics.discard(command.topic)
+                self._subscriptions.remove(command.topic, self._form, self)
+                self.outbox.write(frame(command.answer))
+            case Resend():
+                task = asyncio.get_running_loop().create_task(self._resender.run(self, command))
+                self._resends.add(task)
+                task.add_done_callback(self._resends.discard)
+
+    def _read_on(self) -> None:
+        self._paused = False
+        if not self._transport.is_disconnected:
+            self._transport.underlying_transport.resume_reading()
+
+    def _cut(self) -> None:
+        metrics.SLOW_CUT.labels(self.protocol_name).inc()
+        log.warning(
+            "cut a connection from %s: it stopped reading and %d bytes were waiting", self.sender, self._outbox_limit
+        )
+        self._transport.disconnect(graceful=False)

@@ -1,0 +1,609 @@
+"""The store contract in LMDB: the durable hot log of a node (DESIGN.md, "The entry", the LMDB paragraph).
+
+Five databases in one environment, every number in a key big-endian so that bytes sort as numbers:
+
+    rows   offset -> record (`records.py`); written at the end only, dropped from the front
+    order  topic, partition, timestamp, sequence, publisher, chain -> offset
+    ids    protocol, id -> offset
+    names  the intern table: kind, name -> number, and number -> kind, name
+    meta   format, node, epoch, floor, and the named values of `put_meta`
+
+Commits use LMDB's default sync (facts/performance.md, "Traps": it loses nothing in a power cut). Another process may
+have the store open too: LMDB lets one write at a time, and what a write builds on is read inside its transaction. The
+only caches are of interned names, and a name keeps its number for ever.
+
+Offsets from the floor (one past the last dropped row) on are all there, so a row missing above it is reported as
+corruption and never passed over.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import lmdb
+
+from catchment import errors, model
+from catchment.store import base, records
+from catchment.store.names import LONGEST_KEY, Fresh, Names, NameView, Naming, short_key
+
+STORE_FORMAT: Final = 1
+"""Written into the store; a store with a greater number is refused."""
+
+MAP_SIZES: Final = (1 << 40, 1 << 36, 1 << 33, 1 << 30) if sys.maxsize > 1 << 32 else (1 << 30,)
+"""The map is sparse: its size is address space, not disk. Where the system refuses one size, the next is tried."""
+
+MAX_READERS: Final = 512
+
+_FORMAT_KEY: Final = b"format"
+_FORMAT_TAG: Final = b"catchment-store "
+_NODE_KEY: Final = b"node"
+_EPOCH_KEY: Final = b"epoch"
+_FLOOR_KEY: Final = b"floor"
+_USER_PREFIX: Final = b"user:"
+
+_ID_IS_IDENTITY: Final = 1 << 63
+"""Set in an order value when the entry is identified by its id: such entries may share an order key."""
+
+_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_PROBE_BYTES: Final = 1 << 20
+_CORRUPT: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
+
+_Txn: TypeAlias = "lmdb.Transaction[bytes]"
+
+
+class _Databases(NamedTuple):
+    rows: lmdb._Database
+    order: lmdb._Database
+    ids: lmdb._Database
+    names: lmdb._Database
+    meta: lmdb._Database
+
+
+class LmdbStore:
+    """A `store.base.Store` in a folder. Made by `LmdbStore.open`."""
+
+    def __init__(
+        self,
+        env: lmdb.Environment,
+        databases: _Databases,
+        *,
+        path: Path,
+        node: bytes,
+        max_bytes: int | None,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._env = env
+        self._db = databases
+        self._path = path
+        self._node = node
+        self._random_bytes = random_bytes
+        self._names = Names(databases.names)
+        self._writing = threading.Lock()
+        self._max_bytes = max_bytes
+        self._page_size = env.stat()["psize"]
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        map_size: int | None = None,
+        max_bytes: int | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> LmdbStore:
+        """Open the store in a folder, made with its parents if it is not there.
+
+        Args:
+            path: the folder.
+            map_size: the most bytes the store can ever hold; by default the largest of `MAP_SIZES` the system grants.
+            max_bytes: refuse batches that would bring the bytes in use over this many.
+            random_bytes: where the node's name and the epochs come from.
+
+        Raises:
+            UserError: the folder cannot be used; the text says why and what to do.
+        """
+        folder = Path(path)
+        sizes = MAP_SIZES if map_size is None else (map_size,)
+        env = _open_environment(folder, sizes)
+        try:
+            databases, node = _prepare(env, folder, random_bytes)
+            _sync_folders(folder)
+            return cls(env, databases, path=folder, node=node, max_bytes=max_bytes, random_bytes=random_bytes)
+        except BaseException:
+            env.close()
+            raise
+
+    @property
+    def node(self) -> bytes:
+        """See `Store.node`."""
+        return self._node
+
+    @property
+    def epoch(self) -> int:
+        """See `Store.epoch`."""
+        with self._read() as txn:
+            return self._epoch_of(txn)
+
+    @property
+    def next_offset(self) -> int:
+        """See `Store.next_offset`."""
+        with self._read() as txn:
+            return self._next_of(txn)
+
+    @property
+    def first_hot_offset(self) -> int:
+        """See `Store.first_hot_offset`."""
+        with self._read() as txn:
+            return self._floor_of(txn)
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of the pages in use; what `max_bytes` bounds."""
+        with self._read() as txn:
+            return self._used_of(txn)
+
+    def append(self, entries: Sequence[model.Entry]) -> list[int]:
+        """See `Store.append`.
+
+        Raises:
+            StoreFull: no room; nothing of the batch was kept and the store can be used on.
+            ValueError: a number of an entry is negative or too large to be kept; nothing of the batch was kept.
+        """
+        fresh: Fresh = {}
+        with self._write(entries) as txn:
+            offsets = self._append(txn, entries, fresh)
+            if self._max_bytes is not None and (used := self._used_of(txn)) > self._max_bytes:
+                raise errors.StoreFull(
+                    f"the store in {self._path} would use {used} bytes, {self._max_bytes} are allowed"
+                )
+        self._names.remember(fresh)
+        return offsets
+
+    def _append(self, txn: _Txn, entries: Sequence[model.Entry], fresh: Fresh) -> list[int]:
+        numbers, intern = self._names.numbers, self._names.intern
+        topics, publishers, chains = numbers[Naming.TOPIC], numbers[Naming.PUBLISHER], numbers[Naming.CHAIN]
+        epoch, offset = self._epoch_of(txn), self._next_of(txn)
+        order = txn.cursor(db=self._db.order)
+        rows: list[tuple[bytes, bytes]] = []
+        offsets: list[int] = []
+        for entry in entries:
+            value = records.pack_offset(offset)
+            if entry.kind in records.UNINDEXED:
+                record = records.encode_inline(entry, offset, epoch)
+            elif entry.id and not txn.put(_id_key(entry.protocol, entry.id), value, overwrite=False, db=self._db.ids):
+                offsets.append(base.DUPLICATE)
+                continue
+            else:
+                topic = topics.get(entry.topic) or intern(txn, Naming.TOPIC, entry.topic, fresh)
+                publisher = publishers.get(entry.publisher) or intern(txn, Naming.PUBLISHER, entry.publisher, fresh)
+                chain = chains.get(entry.chain) or intern(txn, Naming.CHAIN, entry.chain, fresh)
+                key = records.entry_order(entry, (topic, publisher, chain))
+                if entry.id:
+                    order.put(key, records.pack_offset(offset | _ID_IS_IDENTITY))
+                elif not order.put(key, value, True, False) and not self._index_beside(order, key, value):
+                    offsets.append(base.DUPLICATE)
+                    continue
+                record = records.encode(entry, offset, epoch, key)
+            rows.append((value, record))
+            offsets.append(offset)
+            offset += 1
+        _, added = txn.cursor(db=self._db.rows).putmulti(rows, append=True)
+        assert added == len(rows), "rows grow at their end only"
+        return offsets
+
+    @staticmethod
+    def _index_beside(order: lmdb.Cursor[bytes], key: bytes, value: bytes) -> bool:
+        """Index an entry without id at a taken key, unless one without id is already there (it would sort first)."""
+        order.set_key(key)
+        if not records.unpack_offset(order.value()) & _ID_IS_IDENTITY:
+            return False
+        return order.put(key, value)
+
+    def read(self, start: int, limit: int) -> list[model.Row]:
+        """See `Store.read`.
+
+        Raises:
+            StoreCorrupt: a record does not match its checksum, or one that was never dropped is missing.
+        """
+        rows: list[model.Row] = []
+        with self._read() as txn:
+            expected = max(start, self._floor_of(txn))
+            stop = min(expected + limit, self._next_of(txn))
+            if expected >= stop:
+                return rows
+            names = self._names.view(txn)
+            cursor = txn.cursor(db=self._db.rows)
+            cursor.set_range(records.pack_offset(expected))
+            for key, data in cursor:
+                offset = records.unpack_offset(key)
+                if offset != expected:
+                    raise errors.StoreCorrupt(f"the record at offset {expected} is missing")
+                rows.append(records.decode(data, offset, names))
+                expected += 1
+                if expected == stop:
+                    break
+        return rows
+
+    def walk(
+        self, question: model.Range, *, after: model.OrderKey | None = None, limit: int, max_bytes: int | None = None
+    ) -> tuple[list[base.Place], model.OrderKey | None]:
+        """See `Store.walk`.
+
+        `after` is a key an earlier page gave. One that names a publisher or chain the log has never seen goes on at
+        its (timestamp, sequence). Entries that share an order key (they are told apart by id) come in one page.
+
+        Raises:
+            StoreCorrupt: a row does not match its checksum or its key.
+            ValueError: `limit` is below 1.
+        """
+        if limit < 1:
+            raise ValueError("a page holds at least one place")
+        with self._read() as txn:
+            topic = self._names.look_up(txn, Naming.TOPIC, question.topic.name)
+            publisher, chain = self._filter(txn, question)
+            if topic is None or publisher is None or chain is None:
+                return [], None
+            least, greatest = records.order_bounds(topic, question)
+            if after is not None:
+                least = max(least, records.successor(self._key_of(txn, topic, question.topic, after)))
+            steps, resume = self._scan(txn, (least, greatest), publisher, chain, limit)
+            names = self._names.view(txn)
+            places = self._places(txn, steps, names, max_bytes)
+            if len(places) < len(steps):
+                resume = steps[len(places) - 1][0]
+            return places, None if resume is None else _order_key(resume, names)
+
+    def _filter(self, txn: _Txn, question: model.Range) -> tuple[bytes | None, bytes | None]:
+        """The packed numbers to filter by: empty for no filter, None for a name that no message can have."""
+        packed: list[bytes | None] = []
+        for kind, name in ((Naming.PUBLISHER, question.publisher), (Naming.CHAIN, question.chain)):
+            if name is None:
+                packed.append(b"")
+            else:
+                number = self._names.look_up(txn, kind, name)
+                packed.append(None if number is None else records.pack_number(number))
+        return packed[0], packed[1]
+
+    def _key_of(self, txn: _Txn, number: int, topic: model.Topic, key: model.OrderKey) -> bytes:
+        publisher = self._names.look_up(txn, Naming.PUBLISHER, key.publisher) or 0
+        chain = self._names.look_up(txn, Naming.CHAIN, key.chain) or 0
+        return records.pack_order(topic, key, (number, publisher, chain))
+
+    def _scan(
+        self, txn: _Txn, bounds: tuple[bytes, bytes], publisher: bytes, chain: bytes, limit: int
+    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """The steps of one page, and the last key looked at unless the range ends there."""
+        steps: list[tuple[bytes, bytes]] = []
+        least, greatest = bounds
+        cursor = txn.cursor(db=self._db.order)
+        if not cursor.set_range(least):
+            return steps, None
+        last, unfiltered = b"", not publisher and not chain
+        for looked_at, (key, value) in enumerate(cursor):
+            if key > greatest:
+                break
+            if (len(steps) >= limit or looked_at >= limit * records.SCAN_PER_PLACE) and key != last:
+                return steps, last
+            last = key
+            if unfiltered or (
+                publisher in (b"", key[records.PUBLISHER_SLICE]) and chain in (b"", key[records.CHAIN_SLICE])
+            ):
+                steps.append((key, value))
+        return steps, None
+
+    def walk_last(self, topic: model.Topic, count: int) -> list[base.Place]:
+        """See `Store.walk_last`.
+
+        Raises:
+            StoreCorrupt: a row does not match its checksum or its key.
+        """
+        with self._read() as txn:
+            return self._places(txn, self._last_steps(txn, topic, count), self._names.view(txn))
+
+    def before_last(self, topic: model.Topic, count: int) -> model.OrderKey | None:
+        """See `Store.before_last`."""
+        with self._read() as txn:
+            steps = self._last_steps(txn, topic, count + 1)
+            return _order_key(steps[0][0], self._names.view(txn)) if len(steps) > count else None
+
+    def _last_steps(self, txn: _Txn, topic: model.Topic, count: int) -> list[tuple[bytes, bytes]]:
+        number = self._names.look_up(txn, Naming.TOPIC, topic.name)
+        if number is None or count < 1:
+            return []
+        prefix = records.topic_prefix(number, topic.partition)
+        cursor = txn.cursor(db=self._db.order)
+        found = cursor.prev() if cursor.set_range(records.successor(prefix)) else cursor.last()
+        steps: list[tuple[bytes, bytes]] = []
+        while found and len(steps) < count and cursor.key().startswith(prefix):
+            steps.append(cursor.item())
+            found = cursor.prev()
+        return steps[::-1]
+
+    def _places(
+        self, txn: _Txn, steps: list[tuple[bytes, bytes]], names: NameView, max_bytes: int | None = None
+    ) -> list[base.Place]:
+        """The places of `steps`, up to the one whose row brings their raw bytes to `max_bytes`."""
+        floor = self._floor_of(txn)
+        places: list[base.Place] = []
+        size, last = 0, b""
+        for key, value in steps:
+            if max_bytes is not None and size >= max_bytes and key != last:
+                break
+            last = key
+            offset = records.unpack_offset(value) & ~_ID_IS_IDENTITY
+            data = self._record(txn, offset, floor)
+            if data is None:
+                places.append(base.Place(_order_key(key, names), offset, None))
+                continue
+            row = records.decode(data, offset, names)
+            if records.record_order(data) != key:
+                raise errors.StoreCorrupt(f"the record at offset {offset} does not belong to the key that leads to it")
+            places.append(base.Place(row.entry.order_key, offset, row))
+            size += len(row.entry.raw)
+        return places
+
+    def _record(self, txn: _Txn, offset: int, floor: int) -> bytes | None:
+        data = txn.get(records.pack_offset(offset), db=self._db.rows)
+        if data is None and offset >= floor:
+            raise errors.StoreCorrupt(f"the record at offset {offset} is missing")
+        return data
+
+    def find(self, protocol: model.Protocol, entry_id: bytes) -> model.Row | None:
+        """See `Store.find`.
+
+        Raises:
+            StoreCorrupt: the row does not match its checksum or its id.
+        """
+        with self._read() as txn:
+            value = txn.get(_id_key(protocol, entry_id), db=self._db.ids)
+            if value is None:
+                return None
+            offset = records.unpack_offset(value)
+            data = self._record(txn, offset, self._floor_of(txn))
+            if data is None:
+                return None
+            row = records.decode(data, offset, self._names.view(txn))
+            if (row.entry.protocol, row.entry.id) != (protocol, entry_id):
+                raise errors.StoreCorrupt(f"the record at offset {offset} does not belong to the id that leads to it")
+            return row
+
+    def drop(self, before: int, *, limit: int) -> int:
+        """See `Store.drop`.
+
+        Raises:
+            StoreFull: no room for the pages a deletion copies; readers or the disk hold it.
+        """
+        dropped = 0
+        with self._write() as txn:
+            # Readers that were killed keep old pages from being used again until they are noticed.
+            self._env.reader_check()
+            cursor = txn.cursor(db=self._db.rows)
+            cursor.first()
+            floor = 0
+            # Behind the last row the cursor's key is empty.
+            while dropped < limit and (key := cursor.key()) and (offset := records.unpack_offset(key)) < before:
+                cursor.delete()
+                floor = offset + 1
+                dropped += 1
+            if dropped:
+                self._put(txn, _FLOOR_KEY, records.pack_offset(floor))
+        return dropped
+
+    def new_epoch(self) -> int:
+        """See `Store.new_epoch`."""
+        epoch = _random_epoch(self._random_bytes)
+        with self._write() as txn:
+            self._put(txn, _EPOCH_KEY, records.pack_offset(epoch))
+        return epoch
+
+    def get_meta(self, name: str) -> bytes | None:
+        """See `Store.get_meta`."""
+        with self._read() as txn:
+            return self._get(txn, _USER_PREFIX + records.encode_name(name))
+
+    def put_meta(self, name: str, value: bytes) -> None:
+        """See `Store.put_meta`.
+
+        Raises:
+            StoreFull: no room.
+            ValueError: the name is longer than a key can be.
+        """
+        key = _USER_PREFIX + records.encode_name(name)
+        if len(key) > LONGEST_KEY:
+            raise ValueError(f"a name of at most {LONGEST_KEY - len(_USER_PREFIX)} bytes is needed")
+        with self._write() as txn:
+            self._put(txn, key, value)
+
+    def sync(self) -> None:
+        """See `Store.sync`."""
+        try:
+            self._env.sync(True)
+        except lmdb.Error as error:
+            raise errors.OurFault(f"the store in {self._path} could not be synced: {error}") from error
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._env.close()
+
+    @contextmanager
+    def _read(self) -> Iterator[_Txn]:
+        """One short read transaction: a long one would keep pages from being used again."""
+        try:
+            with self._env.begin() as txn:
+                yield txn
+        except _CORRUPT as error:
+            raise errors.StoreCorrupt(f"the store in {self._path} is damaged: {error}") from error
+        except lmdb.Error as error:
+            raise errors.OurFault(f"the store in {self._path} cannot be read: {error}") from error
+
+    @contextmanager
+    def _write(self, entries: Sequence[model.Entry] = ()) -> Iterator[_Txn]:
+        """One durable write transaction, whole or not at all, of these entries or something small."""
+        with self._writing:
+            try:
+                with self._env.begin(write=True) as txn:
+                    yield txn
+            except _CORRUPT as error:
+                raise errors.StoreCorrupt(f"the store in {self._path} is damaged: {error}") from error
+            except lmdb.Error as error:
+                if self._is_full(error, entries):
+                    raise errors.StoreFull(f"no room for the store in {self._path} (LMDB: {error})") from error
+                raise errors.OurFault(f"the store in {self._path} cannot be written: {error}") from error
+
+    def _is_full(self, error: lmdb.Error, entries: Sequence[model.Entry]) -> bool:
+        code = getattr(error, "code", 0)
+        if isinstance(error, lmdb.MapFullError) or code in _FULL_ERRNOS:
+            return True
+        if code != errno.EIO:
+            return False
+        return self._is_out_of_room(_PROBE_BYTES + 2 * sum(len(entry.raw) for entry in entries))
+
+    def _is_out_of_room(self, size: int) -> bool:
+        """Whether the data file cannot grow: LMDB reports a short write, which is how a disk gets full, as EIO."""
+        try:
+            # Other processes write only when they hold this transaction.
+            with self._env.begin(write=True):
+                fd = os.open(self._path / "data.mdb", os.O_RDWR)
+                try:
+                    if not hasattr(os, "posix_fallocate"):
+                        room = os.fstatvfs(fd)
+                        return room.f_bavail * room.f_frsize < size
+                    end = (self._env.info()["last_pgno"] + 1) * self._page_size
+                    os.posix_fallocate(fd, end, size)
+                finally:
+                    os.close(fd)
+        except OSError as error:
+            return error.errno in _FULL_ERRNOS
+        except lmdb.Error:
+            return False
+        return False
+
+    def _get(self, txn: _Txn, key: bytes) -> bytes | None:
+        stored = txn.get(key, db=self._db.meta)
+        return None if stored is None else records.without_checksum(key, stored)
+
+    def _put(self, txn: _Txn, key: bytes, value: bytes) -> None:
+        txn.put(key, records.with_checksum(key, value), db=self._db.meta)
+
+    def _epoch_of(self, txn: _Txn) -> int:
+        stored = self._get(txn, _EPOCH_KEY)
+        if stored is None:
+            raise errors.StoreCorrupt(f"the store in {self._path} has lost its epoch")
+        return records.unpack_offset(stored)
+
+    def _floor_of(self, txn: _Txn) -> int:
+        return records.unpack_offset(self._get(txn, _FLOOR_KEY) or b"")
+
+    def _next_of(self, txn: _Txn) -> int:
+        cursor = txn.cursor(db=self._db.rows)
+        if cursor.last():
+            return records.unpack_offset(cursor.key()) + 1
+        return self._floor_of(txn)
+
+    def _used_of(self, txn: _Txn) -> int:
+        used = 0
+        for db in self._db:
+            stat = txn.stat(db)
+            used += (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
+        return used
+
+
+def _id_key(protocol: model.Protocol, entry_id: bytes) -> bytes:
+    return bytes((protocol,)) + short_key(entry_id)
+
+
+def _order_key(packed: bytes, names: NameView) -> model.OrderKey:
+    numbers = records.unpack_order(packed)
+    return model.OrderKey(numbers.timestamp, numbers.sequence, names[numbers.publisher], names[numbers.chain])
+
+
+def _random_epoch(random_bytes: Callable[[int], bytes]) -> int:
+    return int.from_bytes(random_bytes(8), "big") >> 1
+
+
+def _open_environment(path: Path, map_sizes: Sequence[int]) -> lmdb.Environment:
+    refused: lmdb.Error | None = None
+    for map_size in map_sizes:
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return lmdb.open(
+                str(path),
+                map_size=map_size,
+                max_dbs=len(_Databases._fields),
+                max_readers=MAX_READERS,
+                max_spare_txns=1,
+                readahead=False,
+                mode=0o700,
+            )
+        except lmdb.MemoryError as error:
+            refused = error
+        except lmdb.InvalidError as error:
+            raise errors.UserError(f"{path} holds a data.mdb that is not a store: choose another folder") from error
+        except (lmdb.Error, OSError) as error:
+            raise errors.UserError(
+                f"the store in {path} cannot be opened ({error}): choose a folder it may use"
+            ) from error
+    raise errors.UserError(
+        f"the system refuses a memory map of {map_sizes[-1]} bytes for the store in {path}: "
+        "raise its address space limit (ulimit -v) or set a smaller map size"
+    ) from refused
+
+
+def _prepare(env: lmdb.Environment, path: Path, random_bytes: Callable[[int], bytes]) -> tuple[_Databases, bytes]:
+    """Open the databases of a store, or make them, in one transaction."""
+    try:
+        with env.begin(write=True) as txn:
+            made = txn.stat()["entries"] == 0
+            meta = env.open_db(b"meta", txn=txn, create=made)
+            if made:
+                txn.put(_FORMAT_KEY, _FORMAT_TAG + str(STORE_FORMAT).encode(), db=meta)
+            _check_format(txn.get(_FORMAT_KEY, db=meta), path)
+            databases = _Databases(
+                rows=env.open_db(b"rows", txn=txn, create=made),
+                order=env.open_db(b"order", txn=txn, create=made, dupsort=True, dupfixed=True),
+                ids=env.open_db(b"ids", txn=txn, create=made),
+                names=env.open_db(b"names", txn=txn, create=made),
+                meta=meta,
+            )
+            if made:
+                node, epoch = random_bytes(16), records.pack_offset(_random_epoch(random_bytes))
+                for key, value in ((_NODE_KEY, node), (_EPOCH_KEY, epoch)):
+                    txn.put(key, records.with_checksum(key, value), db=meta)
+            return databases, records.without_checksum(_NODE_KEY, txn.get(_NODE_KEY, b"", db=meta))
+    except lmdb.NotFoundError as error:
+        raise errors.UserError(f"{path} holds a database that is not a store: choose another folder") from error
+    except lmdb.Error as error:
+        raise errors.UserError(
+            f"the store in {path} cannot be prepared ({error}): make room or choose another"
+        ) from error
+
+
+def _check_format(stored: bytes | None, path: Path) -> None:
+    number = (stored or b"").removeprefix(_FORMAT_TAG)
+    if stored is None or not stored.startswith(_FORMAT_TAG) or not number.isdigit():
+        raise errors.UserError(f"{path} holds a database that is not a store: choose another folder")
+    if int(number) > STORE_FORMAT:
+        raise errors.UserError(
+            f"{path} was made by a newer Catchment (store format {int(number)}, this one reads up to {STORE_FORMAT}): "
+            "upgrade, or choose another folder"
+        )
+
+
+def _sync_folders(path: Path) -> None:
+    """Bring the names of new files and folders to disk; LMDB brings only their contents."""
+    for folder in (path, *path.resolve().parents[:2]):
+        try:
+            fd = os.open(folder, os.O_RDONLY)
+        except PermissionError:
+            continue  # a folder we may not even list was not made by us
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

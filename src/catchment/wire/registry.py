@@ -1,0 +1,66 @@
+"""Which protocols there are, and how each reads its own signed bytes again.
+
+The pipeline asks `read_again` for every row of the lake; the answer comes from the same functions the node used when
+it accepted the message. A new protocol is one line in `READERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from catchment import model
+from catchment.errors import PeerFault
+from catchment.wire.streamr import message as streamr
+
+
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """What the signed bytes of a row say, read and checked from nothing but themselves.
+
+    Attributes:
+        entry: the log's line these bytes make; `received_at` is 0. None when they cannot be read.
+        reason: why they were not accepted, in one sentence; empty when they were.
+        content: the message's content as text, still encrypted where `encryption` is not "none".
+        encryption: "none", "rsa" or "aes".
+        group_key_id: which key the content needs.
+    """
+
+    verdict: model.Verdict
+    entry: model.Entry | None = None
+    reason: str = ""
+    content: str | None = None
+    encryption: str = "none"
+    group_key_id: str | None = None
+
+
+def _read_streamr(raw: bytes) -> Reading:
+    try:
+        message = streamr.decode(raw)
+    except PeerFault as fault:
+        return Reading(model.Verdict.MALFORMED, reason=fault.message)
+    verdict = streamr.judge(message)
+    return Reading(
+        verdict,
+        entry=streamr.to_entry(message, raw, verdict=verdict, received_at=0),
+        reason="" if verdict.accepted else f"The signature is not {message.msg_id.publisher_id}'s.",
+        content=message.content,
+        encryption=message.encryption_type.name.lower(),
+        group_key_id=message.group_key_id,
+    )
+
+
+READERS: Final[Mapping[model.Protocol, Callable[[bytes], Reading]]] = {
+    model.Protocol.STREAMR: _read_streamr,
+}
+
+
+def read_again(protocol: model.Protocol, raw: bytes) -> Reading:
+    """Read and judge the signed bytes of a row. Never raises on what they hold."""
+    reader = READERS.get(protocol)
+    if reader is None:
+        return Reading(
+            model.Verdict.MALFORMED, reason=f"No reader for protocol {protocol.name.lower()} in this version."
+        )
+    return reader(raw)

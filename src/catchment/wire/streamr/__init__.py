@@ -1,0 +1,1 @@
+"""The Streamr protocols: control layer, stream messages and what is signed in them."""

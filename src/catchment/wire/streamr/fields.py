@@ -1,0 +1,126 @@
+"""How Streamr's JSON arrays are read: a row of field names per version and type, one decoder made from each row.
+
+"In the following, all `number` are positive integers or zero" (Streamr Protocol, Data Types): floats, negative
+numbers and numbers a JSON peer could not hold exactly are refused. Arrays longer than their row are refused too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from catchment.errors import PeerFault
+from catchment.model import MAX_SAFE_INTEGER
+
+INVALID_REQUEST: Final = "INVALID_REQUEST"
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INTEGER)]
+NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
+
+_PATH = re.compile(r" - at `\$(.*)`$")
+_INDEX = re.compile(r"\[(\d+)\]")
+
+
+class MessageID(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
+    """Stream Protocol, MessageID: what identifies a message."""
+
+    stream_id: NonEmpty
+    stream_partition: Number
+    timestamp: Number
+    sequence_number: Number
+    publisher_id: str
+    msg_chain_id: str
+
+
+class MessageRef(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
+    """Stream Protocol, MessageRef: a place in a message chain."""
+
+    timestamp: Number
+    sequence_number: Number
+
+
+class LooseMessageRef(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
+    """A reference inside a request, where the sequence may be null or left out (facts/streamr.md, section 2)."""
+
+    timestamp: Number
+    sequence_number: Number | None = None
+
+
+class Field(NamedTuple):
+    """A column of the tables; an optional one may be left out at the end."""
+
+    attribute: str
+    name: str
+    type: object
+    optional: bool = False
+
+
+class ArrayReader:
+    """One row of a version table: reads one kind of array and names its elements in errors."""
+
+    def __init__(self, what: str, row: Sequence[Field], *, struct: type[msgspec.Struct] | None = None) -> None:
+        """Make the decoder of a row.
+
+        Args:
+            what: the document's name of the array, for errors.
+            row: its elements in order.
+            struct: a value that already has this very layout, to be filled directly.
+        """
+        self.what = what
+        self.names = tuple(field.name for field in row)
+        self.struct = struct or _struct_of(what, row)
+        self._decode = msgspec.json.Decoder(self.struct).decode
+
+    def read(self, data: bytes | msgspec.Raw) -> msgspec.Struct:
+        """Decode one array.
+
+        Raises:
+            PeerFault: it is not JSON, or an element is not what the row says; the text names the element.
+        """
+        try:
+            return self._decode(data)
+        except msgspec.ValidationError as error:
+            raise PeerFault(explain(self.what, self.names, error), code=INVALID_REQUEST) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise not_json(error) from None
+
+
+def _struct_of(what: str, row: Sequence[Field]) -> type[msgspec.Struct]:
+    columns: list[Any] = [
+        (field.attribute, field.type, None) if field.optional else (field.attribute, field.type) for field in row
+    ]
+    return msgspec.defstruct(what, columns, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False)
+
+
+def not_json(error: Exception) -> PeerFault:
+    """The fault of a frame that cannot be read at all."""
+    if isinstance(error, RecursionError):
+        return PeerFault("The frame is nested too deeply to be read.", code=INVALID_REQUEST)
+    return PeerFault(f"The frame is not valid JSON: {error}", code=INVALID_REQUEST)
+
+
+_NESTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "msgId": ("streamId", "streamPartition", "timestamp", "sequenceNumber", "publisherId", "msgChainId"),
+    "prevMsgRef": ("timestamp", "sequenceNumber"),
+    "fromMsgRef": ("timestamp", "sequenceNumber"),
+    "toMsgRef": ("timestamp", "sequenceNumber"),
+}
+
+
+def explain(what: str, names: Sequence[str], error: msgspec.ValidationError) -> str:
+    """Word a validation error with the document's field names instead of positions."""
+    text = str(error)
+    found = _PATH.search(text)
+    if found is None:
+        return f"{what}: {text}"
+    steps = [int(step) for step in _INDEX.findall(found.group(1))]
+    path: list[str] = []
+    known: Sequence[str] = names
+    for step in steps:
+        name = known[step] if step < len(known) else f"element {step}"
+        path.append(name)
+        known = _NESTED.get(name, ())
+    return f"{what}, {'.'.join(path)}: {text[: found.start()]}"

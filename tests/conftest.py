@@ -1,0 +1,134 @@
+"""Shared by all suites: vectors, messages to send, and how hypothesis runs.
+
+The project's own vectors lie in `tests/vectors` and test every rule. Those in `../shared/vectors` beside the checkout
+were made by other people's software: where they are, tests that take one of `SHARED` as an argument run once per case;
+where they are not, those tests do not exist.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import msgspec
+import pytest
+
+from catchment.crypto import ethereum
+from catchment.wire.streamr import fields, message
+
+ROOT = Path(__file__).parents[1]
+Case = dict[str, Any]
+
+# No deadline: how fast a machine is proves nothing about the code.
+hypothesis.settings.register_profile("catchment", deadline=None, max_examples=150)
+hypothesis.settings.load_profile("catchment")
+
+
+@cache
+def shared_vectors(name: str) -> Any:
+    """A file of `../shared/vectors`, or None in a clone that stands alone."""
+    path = ROOT.parent / "shared" / "vectors" / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _raw_signatures(vectors: Any) -> Iterator[tuple[str, Case]]:
+    for number, case in enumerate(vectors["signatures"]["raw"]):
+        yield f"raw-{number}", case
+    yield "login", vectors["login"] | {"payload": vectors["login"]["challenge"]}
+
+
+def _signed_messages(vectors: Any) -> Iterator[tuple[str, Case]]:
+    for case in vectors["signatures"]["messages"]:
+        if isinstance(case["serialized"], dict):
+            yield case["name"], case | {"serialized": case["serialized"]["32"]}
+
+
+def _control_frames(vectors: Any) -> Iterator[tuple[str, str]]:
+    for name, versions in vectors["control_v1_v2"]["cases"].items():
+        for version in ("2", "2/32"):
+            if version in versions:
+                yield name, versions[version]
+
+
+def _captured_frames(vectors: Any) -> Iterator[tuple[str, str]]:
+    for number, frame in enumerate(vectors["capture_key_exchange"]["frames"]):
+        yield f"frame-{number}", frame
+
+
+SHARED: dict[str, Callable[[Any], Iterator[tuple[str, Any]]]] = {
+    "shared_raw_signature": _raw_signatures,
+    "shared_signed_message": _signed_messages,
+    "shared_control_frame": _control_frames,
+    "shared_captured_frame": _captured_frames,
+}
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> list[pytest.Item] | None:
+    """Leave out tests of shared vectors where there are none."""
+    if name.startswith("test_") and inspect.isfunction(obj) and shared_vectors("streamr.json") is None:
+        wanted = SHARED.keys() & inspect.signature(obj).parameters.keys()
+        return [] if wanted else None
+    return None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test once for each shared case it asks for."""
+    for name in SHARED.keys() & set(metafunc.fixturenames):
+        cases = list(SHARED[name](shared_vectors("streamr.json")))
+        metafunc.parametrize(name, [case for _, case in cases], ids=[label for label, _ in cases])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> None:
+    """Each test starts without remembered public keys."""
+    ethereum._known_keys.clear()
+
+
+@pytest.fixture(scope="session")
+def signer() -> ethereum.Signer:
+    """A publisher."""
+    return ethereum.Signer(bytes(31) + b"\x07")
+
+
+MakeMessage = Callable[..., bytes]
+
+
+@pytest.fixture
+def make_message(signer: ethereum.Signer) -> MakeMessage:
+    """Makes a message 32 as bytes, signed unless `sign=False`; keywords are those of StreamMessage and MessageID."""
+
+    def make(*, sign: bool = True, forge: bool = False, **changes: Any) -> bytes:
+        values: dict[str, Any] = {
+            "stream_id": "river",
+            "stream_partition": 0,
+            "timestamp": 1_700_000_000_000,
+            "sequence_number": 0,
+            "publisher_id": signer.address,
+            "msg_chain_id": "chain",
+            "prev_msg_ref": None,
+            "message_type": message.MessageType.STREAM_MESSAGE,
+            "encryption_type": message.EncryptionType.NONE,
+            "group_key_id": None,
+            "content": '{"level":3}',
+            "new_group_key": None,
+        } | changes
+        names = fields.MessageID.__struct_fields__
+        unsigned = message.StreamMessage(
+            version=32,
+            msg_id=fields.MessageID(**{name: values.pop(name) for name in names}),
+            content_type=message.ContentType.JSON,
+            signature_type=message.SignatureType.ETH if sign else message.SignatureType.NONE,
+            signature=None,
+            **values,
+        )
+        if not sign:
+            return message.encode(unsigned)
+        payload = message.signed_payload(unsigned) + (b"!" if forge else b"")
+        return message.encode(msgspec.structs.replace(unsigned, signature=signer.sign(payload)))
+
+    return make

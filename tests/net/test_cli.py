@@ -1,0 +1,89 @@
+"""The command line against a real node: what the README promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from .processes import CATCHMENT, node_process, run
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
+
+
+def test_pub_sub_and_resend(own_home: Path) -> None:
+    with node_process(own_home / "node") as node:
+        subscriber = subprocess.Popen(
+            [*CATCHMENT, "sub", "greetings", "--count", "3", "--json", "--url", node.url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert subscriber.stderr is not None
+        assert "Subscribed" in subscriber.stderr.readline()
+        first = run("pub", "greetings", '{"hello":"world"}', "--url", node.url)
+        assert (first.returncode, first.stdout) == (0, "stored\n")
+        assert "Made a key" in first.stderr
+        rest = run("pub", "greetings", "--json", "--url", node.url, stdin="[1,2]\nplain words\n")
+        assert rest.returncode == 0, rest.stderr
+        assert [msgspec.json.decode(line)["outcome"] for line in rest.stdout.splitlines()] == ["stored", "stored"]
+        with subscriber:
+            shown, _ = subscriber.communicate(timeout=60)
+        seen = [msgspec.json.decode(line) for line in shown.splitlines()]
+        assert [row["content"] for row in seen] == ['{"hello":"world"}', "[1,2]", '"plain words"']
+        assert {row["verdict"] for row in seen} == {"ok"}
+        address = msgspec.json.decode(run("keys", "--json").stdout)["address"]
+        assert {row["publisher"] for row in seen} == {address}
+        last = run("resend", "greetings", "--last", "2", "--url", node.url)
+        assert [line.split("  ", 2)[2] for line in last.stdout.splitlines()] == ["[1,2]", '"plain words"']
+        start = str(seen[1]["timestamp"])
+        later = run("resend", "greetings", "--from", start, "--json", "--url", node.url)
+        assert [msgspec.json.decode(line)["content"] for line in later.stdout.splitlines()][-1] == '"plain words"'
+        assert node.stop() == 0
+
+
+def test_mistakes_are_one_sentence_and_exit_code_2(own_home: Path) -> None:
+    for arguments in (
+        ("serve", "--port", "70x"),
+        ("serve", "--config", "nowhere.toml"),
+        ("keys", "show", "nowhere.key"),
+        ("resend", "s", "--last", "1", "--to", "5"),
+    ):
+        ended = run(*arguments)
+        assert ended.returncode == 2, arguments
+        assert ended.stderr.startswith("catchment: ")
+        assert ended.stderr.count("\n") == 1
+
+
+def test_no_node_is_exit_code_1(own_home: Path) -> None:
+    ended = run("resend", "s", "--last", "1", "--url", "ws://127.0.0.1:9")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("catchment: No node answers at ws://127.0.0.1:9")
+
+
+def test_a_port_in_use_is_named(own_home: Path) -> None:
+    with node_process(own_home / "node") as node:
+        port = node.url.rsplit(":", 1)[1]
+        ended = run("serve", "--port", port, "--data", str(own_home / "other"))
+        assert ended.returncode == 2
+        assert f"port {port}" in ended.stderr
+
+
+def test_a_second_node_on_the_same_folder_is_refused(own_home: Path) -> None:
+    with node_process(own_home / "node") as node:
+        ended = run("serve", "--port", "0", "--data", str(node.folder / "data"))
+        assert ended.returncode == 2
+        assert "another node" in ended.stderr
+
+
+def test_version_names_the_extras() -> None:
+    shown = msgspec.json.decode(run("version", "--json").stdout)
+    assert shown["extras"]["spark"] is not None
+    assert shown["python"].startswith(f"{sys.version_info.major}.")

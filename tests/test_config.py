@@ -1,0 +1,206 @@
+"""Settings: declared once, reachable everywhere, and refused in words that say where they stand."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from catchment import config
+from catchment.cli import serve
+from catchment.config import SETTINGS, Setting, load
+from catchment.errors import UserError
+
+
+def a_value(setting: Setting) -> object:
+    """A valid value that is not the default."""
+    if setting.choices:
+        return next(choice for choice in setting.choices if choice != setting.default)
+    return {int: 4321, float: 3.5, str: "elsewhere"}[setting.type]
+
+
+def text_of(setting: Setting) -> str:
+    value = a_value(setting)
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+@pytest.fixture
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    return parser
+
+
+every_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
+
+
+class TestEverySetting:
+    @every_setting
+    def test_by_flag(self, setting: Setting, parser: argparse.ArgumentParser) -> None:
+        arguments = parser.parse_args(["serve", setting.flag, str(a_value(setting))])
+        flags = {name: getattr(arguments, name) for name in SETTINGS}
+        assert getattr(load(flags=flags, environment={}), setting.name) == a_value(setting)
+
+    @every_setting
+    def test_by_variable(self, setting: Setting) -> None:
+        settings = load(flags={}, environment={setting.variable: str(a_value(setting)), "PATH": "/bin"})
+        assert getattr(settings, setting.name) == a_value(setting)
+
+    @every_setting
+    def test_by_file(self, setting: Setting, tmp_path: Path) -> None:
+        file = tmp_path / "node.toml"
+        file.write_text(f"{setting.name} = {text_of(setting)}\n")
+        settings = load(flags={}, environment={}, file=str(file))
+        assert getattr(settings, setting.name) == a_value(setting)
+        assert type(getattr(settings, setting.name)) is setting.type
+
+    @every_setting
+    def test_has_help_and_a_valid_default(self, setting: Setting, parser: argparse.ArgumentParser) -> None:
+        assert setting.help.endswith(".")
+        assert config.convert(setting, setting.default, "the default") == setting.default
+
+    def test_help_can_be_shown(
+        self, parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as ended:
+            parser.parse_args(["serve", "--help"])
+        assert ended.value.code == 0
+        shown = capsys.readouterr().out
+        for setting in SETTINGS.values():
+            assert setting.flag in shown
+            assert setting.help in shown
+
+    def test_flags_that_stay(self) -> None:
+        """Issue 2: these names are promised."""
+        promised = {"--host", "--port", "--mosaic-port", "--data", "--ready-file", "--log-format", "--log-level"}
+        assert promised <= {setting.flag for setting in SETTINGS.values()}
+
+    def test_defaults(self) -> None:
+        settings = load(flags={}, environment={})
+        assert (settings.host, settings.port, settings.mosaic_port) == ("127.0.0.1", 7170, 1320)
+        assert settings == config.Settings()
+
+
+class TestPrecedence:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> str:
+        path = tmp_path / "node.toml"
+        path.write_text('port = 1\nhost = "file"\nlog_level = "error"\n')
+        return str(path)
+
+    def test_file_then_environment_then_flags(self, file: str) -> None:
+        settings = load(
+            flags={"port": "3", "host": None},
+            environment={"CATCHMENT_PORT": "2", "CATCHMENT_HOST": "environment"},
+            file=file,
+        )
+        assert (settings.port, settings.host, settings.log_level) == (3, "environment", "error")
+
+    def test_environment_over_file(self, file: str) -> None:
+        assert load(flags={}, environment={"CATCHMENT_PORT": "2"}, file=file).port == 2
+
+    def test_a_flag_may_be_zero_or_empty(self, file: str) -> None:
+        settings = load(flags={"port": "0", "ready_file": ""}, environment={"CATCHMENT_READY_FILE": "x"}, file=file)
+        assert (settings.port, settings.ready_file) == (0, "")
+
+    def test_the_file_by_variable(self, file: str, tmp_path: Path) -> None:
+        assert load(flags={}, environment={"CATCHMENT_CONFIG": file}).port == 1
+        other = tmp_path / "other.toml"
+        other.write_text("port = 9")
+        assert load(flags={}, environment={"CATCHMENT_CONFIG": file}, file=str(other)).port == 9
+
+    def test_the_environment_of_the_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CATCHMENT_PORT", "17")
+        assert load(flags={}).port == 17
+
+
+class TestRefused:
+    def refused(self, tmp_path: Path, toml: str) -> str:
+        file = tmp_path / "node.toml"
+        file.write_text(toml)
+        with pytest.raises(UserError) as caught:
+            load(flags={}, environment={}, file=str(file))
+        assert str(file) in str(caught.value)
+        return str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("key", "nearest"),
+        [("prot", "port"), ("seal_second", "seal_seconds"), ("mosaic-port", "mosaic_port")],
+    )
+    def test_unknown_keys_name_the_nearest(self, tmp_path: Path, key: str, nearest: str) -> None:
+        text = self.refused(tmp_path, f"{key} = 1")
+        assert f"Unknown setting {key!r}" in text
+        assert f"Did you mean {nearest!r}?" in text
+
+    def test_unknown_keys_that_are_near_nothing(self, tmp_path: Path) -> None:
+        assert "--help" in self.refused(tmp_path, "zzzzqqqq = 1")
+
+    def test_unknown_tables(self, tmp_path: Path) -> None:
+        assert "Unknown setting 'node'" in self.refused(tmp_path, "[node]\nport = 1")
+
+    def test_unknown_variables(self) -> None:
+        with pytest.raises(UserError, match=r"Unknown setting 'prot' in the environment \(CATCHMENT_PROT\).*'port'"):
+            load(flags={}, environment={"CATCHMENT_PROT": "1"})
+
+    @pytest.mark.parametrize(
+        ("toml", "words"),
+        [
+            ('port = "x"', "must be a whole number, not 'x'"),
+            ("port = true", "must be a whole number, not True"),
+            ("port = 7170.9", "must be a whole number, not 7170.9"),
+            ("port = 7170.0", "must be a whole number, not 7170.0"),
+            ("port = inf", "must be a whole number, not inf"),
+            ("port = nan", "must be a whole number, not nan"),
+            ("port = -1", "must be at least 0, not -1"),
+            ("port = 65536", "must be at most 65535, not 65536"),
+            ("port = []", "must be a whole number, not []"),
+            ("port = 1979-05-27", "must be a whole number"),
+            ("[port]\na = 1", "must be a whole number"),
+            ("host = 5", "must be text, not 5"),
+            ("host = false", "must be text, not False"),
+            ("seal_seconds = nan", "must be a number, not nan"),
+            ("seal_seconds = inf", "must be a number, not inf"),
+            ("seal_seconds = -0.1", "must be at least 0, not -0.1"),
+            ('seal_seconds = "soon"', "must be a number, not 'soon'"),
+            ("seal_rows = 0", "must be at least 1, not 0"),
+            ('log_level = "loud"', "must be one of debug, info, warning, error, not 'loud'"),
+            ("log_level = 1", "must be text, not 1"),
+        ],
+    )
+    def test_values_in_a_file(self, tmp_path: Path, toml: str, words: str) -> None:
+        text = self.refused(tmp_path, toml)
+        assert words in text
+        assert toml.strip("[").split("]")[0].split(" ")[0] in text
+
+    @pytest.mark.parametrize("value", ["", "x", "1.5", "0x10", "nan", "inf", "-1", "65536", "9" * 5000])
+    def test_values_in_the_environment_and_flags(self, value: str) -> None:
+        with pytest.raises(UserError, match=r"^CATCHMENT_PORT must be"):
+            load(flags={}, environment={"CATCHMENT_PORT": value})
+        with pytest.raises(UserError, match=r"^--port must be"):
+            load(flags={"port": value}, environment={})
+
+    @pytest.mark.parametrize("value", ["", "x", "nan", "inf", "-inf", "-1", "1e999"])
+    def test_numbers_in_the_environment(self, value: str) -> None:
+        with pytest.raises(UserError, match=r"^CATCHMENT_SEAL_SECONDS must be"):
+            load(flags={}, environment={"CATCHMENT_SEAL_SECONDS": value})
+
+    def test_whole_numbers_are_numbers(self, tmp_path: Path) -> None:
+        file = tmp_path / "node.toml"
+        file.write_text("seal_seconds = 3")
+        assert load(flags={}, environment={}, file=str(file)).seal_seconds == 3.0
+
+    @pytest.mark.parametrize("content", [b"port = ", b"port 5", b"\xff", b"port = 1\nport = 2"])
+    def test_files_that_are_no_toml(self, tmp_path: Path, content: bytes) -> None:
+        file = tmp_path / "node.toml"
+        file.write_bytes(content)
+        with pytest.raises(UserError, match="is not valid TOML") as caught:
+            load(flags={}, environment={}, file=str(file))
+        assert str(file) in str(caught.value)
+
+    def test_files_that_are_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="cannot be read"):
+            load(flags={}, environment={}, file=str(tmp_path / "missing.toml"))
+        with pytest.raises(UserError, match="cannot be read"):
+            load(flags={}, environment={"CATCHMENT_CONFIG": str(tmp_path)})
