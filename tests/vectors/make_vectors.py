@@ -289,6 +289,7 @@ def malformed() -> dict[str, tuple[str, str]]:
         "previous reference is after the message": (text(signed(prev=[TIME + 1, 0])), "must come before"),
         "previous reference is a number": (replaced(plain, 2, TIME), "prevMsgRef"),
         "previous reference without sequence": (replaced(plain, 2, [TIME - 1]), "prevMsgRef"),
+        "previous reference with an element more": (replaced(plain, 2, [TIME - 1, 0, 0]), "at most length 2"),
         "unknown message type": (replaced(plain, 3, 26), "messageType"),
         "unknown content type": (replaced(plain, 4, 1), "contentType"),
         "unknown encryption type": (replaced(plain, 5, 3), "encryptionType"),

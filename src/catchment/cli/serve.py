@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import os
 import signal
 from collections.abc import Callable
@@ -43,12 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one for the platform, asyncio's own loop elsewhere."""
+    """The loop of uvloop where there is one for the platform, asyncio's own elsewhere."""
     try:
-        import uvloop
+        return importlib.import_module("uvloop").new_event_loop  # type: ignore[no-any-return]
     except ImportError:
         return None
-    return uvloop.new_event_loop
 
 
 async def _serve(settings: config.Settings) -> int:
