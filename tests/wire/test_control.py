@@ -235,7 +235,8 @@ class TestNotJson:
             "[2,9]".encode("utf-16"),
         ],
     )
-    def test_is_refused_without_an_id(self, data: bytes) -> None:
+    def test_is_refused(self, data: bytes) -> None:
+        """The id is given where it can be read: letters that are no UTF-8 further on do not hide it."""
         assert refused(data).request_id in ("", "r")
 
     @pytest.mark.parametrize("data", [b"{}", b"1", b'"text"', b"null", b"true", b"[]", b"[2]", b'{"0":2,"1":9}'])
