@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catchment import metrics, model
-from catchment.core.broker import Broker, Publish, Status, Submission
+from catchment.core.broker import Broker, Publish, Status
 from catchment.core.limits import NoteQuota
 from catchment.core.subscriptions import Form, Subscriptions
 from catchment.errors import OurFault, StoreCorrupt, StoreFull
@@ -98,13 +98,13 @@ def submission(
     verdict: model.Verdict | Callable[[], model.Verdict] | None = model.Verdict.OK,
     *,
     acknowledge: bool = True,
-) -> Submission:
+) -> Publish:
     """A publish of `made` whose check finds `verdict`; None: nothing to check."""
     check = (lambda: verdict) if isinstance(verdict, model.Verdict) else verdict
-    return Submission(Publish(f"r{made.timestamp}", made, check, acknowledge), origin)
+    return Publish(f"r{made.timestamp}", made, check, acknowledge, origin)
 
 
-def run(broker: Broker, *batch: Submission, now: int = NOW) -> list[Status]:
+def run(broker: Broker, *batch: Publish, now: int = NOW) -> list[Status]:
     """One batch all the way."""
     broker.judge(batch)
     broker.commit(batch, now)

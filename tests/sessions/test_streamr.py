@@ -178,7 +178,7 @@ class TestPublish:
         raw = make_message()
         publish, verdict = self.judged(says(session, b'[2,8,"r",%b,"secret"]' % raw))
         assert verdict is model.Verdict.OK
-        assert (publish.request_id, publish.size) == ("r", len(raw))
+        assert (publish.request_id, publish.entry.raw) == ("r", raw)
         assert publish.entry.raw == raw
         assert publish.entry.received_at == NOW
         assert publish.entry.kind is model.Kind.MESSAGE

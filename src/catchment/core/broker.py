@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from operator import attrgetter
 from typing import Protocol
 
 import msgspec
@@ -35,26 +36,6 @@ class Status(IntEnum):
     ACCEPTED = 5
 
 
-class Publish(msgspec.Struct, frozen=True, gc=False):
-    """A message a peer wants kept and delivered.
-
-    Attributes:
-        entry: what to keep if the check finds nothing wrong.
-        check: does the costly part of judging, on any thread; None when nothing is signed.
-        acknowledge: whether the peer wants to hear of success, too.
-    """
-
-    request_id: str
-    entry: model.Entry
-    check: Callable[[], model.Verdict] | None
-    acknowledge: bool
-
-    @property
-    def size(self) -> int:
-        """Bytes held until it is committed."""
-        return len(self.entry.raw)
-
-
 class Origin(Protocol):
     """Whoever published, as far as the broker cares."""
 
@@ -66,16 +47,32 @@ class Origin(Protocol):
         """Be told how a publish ended."""
 
 
-class Submission:
-    """One attempt to publish on its way through the broker."""
+class Nobody:
+    """The origin of a message whose fate interests no one."""
 
-    __slots__ = ("entry", "origin", "publish", "status")
+    sender = ""
 
-    def __init__(self, publish: Publish, origin: Origin) -> None:
-        self.publish = publish
-        self.origin = origin
-        self.entry = publish.entry
-        self.status = Status.PENDING
+    def published(self, request_id: str, status: Status, verdict: model.Verdict) -> None:
+        """Not be told."""
+
+
+class Publish(msgspec.Struct, gc=False, eq=False):
+    """A message a peer wants kept and delivered, on its way through the broker.
+
+    Attributes:
+        entry: what to keep if the check finds nothing wrong.
+        check: does the costly part of judging, on any thread; None when nothing is signed.
+        acknowledge: whether the peer wants to hear of success, too.
+        origin: who is told; set by whoever submits it.
+        status: how far it has come.
+    """
+
+    request_id: str
+    entry: model.Entry
+    check: Callable[[], model.Verdict] | None
+    acknowledge: bool
+    origin: Origin = Nobody()
+    status: Status = Status.PENDING
 
 
 class Broker:
@@ -89,48 +86,48 @@ class Broker:
         self._quota = quota
         self._notes: list[model.Entry] = []
 
-    def judge(self, batch: Sequence[Submission]) -> None:
+    def judge(self, batch: Sequence[Publish]) -> None:
         """Check what is signed. May run on several threads, each with its own part of a batch.
 
-        A check that breaks (our fault) fails its own submission and no other.
+        A check that breaks (our fault) fails its own publish and no other.
         """
-        for submission in batch:
-            check = submission.publish.check
+        for publish in batch:
+            check = publish.check
             if check is None:
-                submission.status = Status.ACCEPTED
+                publish.status = Status.ACCEPTED
                 continue
             try:
                 verdict = check()
             except Exception:
                 log.exception("a check broke; the message is not accepted")
-                submission.status = Status.FAILED
+                publish.status = Status.FAILED
                 continue
             if verdict.accepted:
-                submission.status = Status.ACCEPTED
+                publish.status = Status.ACCEPTED
             else:
-                submission.status = Status.REFUSED
-                submission.entry = msgspec.structs.replace(submission.entry, kind=model.Kind.REFUSED, verdict=verdict)
+                publish.status = Status.REFUSED
+                publish.entry = msgspec.structs.replace(publish.entry, kind=model.Kind.REFUSED, verdict=verdict)
 
     @property
     def has_notes(self) -> bool:
         """Whether notes wait for a commit."""
         return bool(self._notes)
 
-    def commit(self, batch: Sequence[Submission], now: int) -> None:
+    def commit(self, batch: Sequence[Publish], now: int) -> None:
         """Keep a judged batch, and the notes of trouble, in one durable transaction. Runs on the writer's thread.
 
-        Afterwards each submission has its status. A full store fails the batch and nothing else.
+        Afterwards each publish has its status. A full store fails the batch and nothing else.
         """
         entries, self._notes = self._notes, []
         notes = len(entries)
-        kept = [submission for submission in batch if submission.status is Status.ACCEPTED]
-        entries.extend([submission.entry for submission in kept])
+        kept = [publish for publish in batch if publish.status is Status.ACCEPTED]
+        entries.extend([publish.entry for publish in kept])
         if len(kept) < len(batch):
-            for submission in batch:
-                if submission.status is Status.REFUSED:
-                    self._note(entries, submission, now)
-                elif submission.status is Status.PENDING:
-                    submission.status = Status.FAILED  # never judged
+            for publish in batch:
+                if publish.status is Status.REFUSED:
+                    self._note(entries, publish, now)
+                elif publish.status is Status.PENDING:
+                    publish.status = Status.FAILED  # never judged
         if not entries:
             return  # nothing was written, so nothing new is known about the store
         try:
@@ -140,43 +137,43 @@ class Broker:
             self._failed(fault, kept)
             return
         self.failing = None
-        for submission, offset in zip(kept, offsets[notes : notes + len(kept)], strict=True):
+        for publish, offset in zip(kept, offsets[notes : notes + len(kept)], strict=True):
             if offset == DUPLICATE:
-                submission.status = Status.DUPLICATE
-                self._note(self._notes, submission, now)
+                publish.status = Status.DUPLICATE
+                self._note(self._notes, publish, now)
             else:
-                submission.status = Status.STORED
+                publish.status = Status.STORED
 
-    def _failed(self, fault: OurFault, kept: Sequence[Submission]) -> None:
+    def _failed(self, fault: OurFault, kept: Sequence[Publish]) -> None:
         self.failing = str(fault)
         metrics.STORE_FAILURES.labels("full" if isinstance(fault, StoreFull) else "other").inc()
-        for submission in kept:
-            submission.status = Status.FAILED
+        for publish in kept:
+            publish.status = Status.FAILED
 
-    def _note(self, notes: list[model.Entry], submission: Submission, now: int) -> None:
+    def _note(self, notes: list[model.Entry], publish: Publish, now: int) -> None:
         """Note a refusal (with its bytes) or a repeat (its id only), within the sender's quota."""
-        entry = submission.entry
-        if submission.status is Status.DUPLICATE:
+        entry = publish.entry
+        if publish.status is Status.DUPLICATE:
             entry = msgspec.structs.replace(entry, kind=model.Kind.DUPLICATE, raw=b"")
         elif entry.kind is not model.Kind.REFUSED:
             # Of another kind it would be indexed and served, whatever its verdict.
             entry = msgspec.structs.replace(entry, kind=model.Kind.REFUSED)
-        if self._quota.allows(submission.origin.sender, len(entry.raw), now):
+        if self._quota.allows(publish.origin.sender, len(entry.raw), now):
             notes.append(entry)
         else:
             metrics.UNNOTED.inc()
 
-    def deliver(self, batch: Sequence[Submission]) -> None:
+    def deliver(self, batch: Sequence[Publish]) -> None:
         """Hand a committed batch to its subscribers and answer its publishers. Runs on the event loop.
 
         Each form is encoded and joined once per topic, and the same bytes go to everyone who takes that form.
         """
         topics: dict[tuple[str, int], list[model.Entry]] = {}
         stored = Status.STORED
-        for submission in batch:
-            if submission.status is not stored:
+        for publish in batch:
+            if publish.status is not stored:
                 continue
-            entry = submission.entry
+            entry = publish.entry
             topic = (entry.topic, entry.partition)
             waiting = topics.get(topic)
             if waiting is None:
@@ -185,10 +182,9 @@ class Broker:
                 waiting.append(entry)
         for topic, entries in topics.items():
             self._deliver_topic(model.Topic(*topic), entries)
-        for submission in batch:
-            publish = submission.publish
-            if publish.acknowledge or submission.status is not stored:
-                submission.origin.published(publish.request_id, submission.status, submission.entry.verdict)
+        for publish in batch:
+            if publish.acknowledge or publish.status is not stored:
+                publish.origin.published(publish.request_id, publish.status, publish.entry.verdict)
         _count(batch)
 
     def _deliver_topic(self, topic: model.Topic, entries: Sequence[model.Entry]) -> None:
@@ -202,14 +198,12 @@ class Broker:
             metrics.DELIVERIES.inc(len(receivers) * len(entries))
 
 
-def _count(batch: Sequence[Submission]) -> None:
+_COUNTED = attrgetter("status", "entry.protocol", "entry.version", "entry.verdict")
+
+
+def _count(batch: Sequence[Publish]) -> None:
     """Add a batch to the metrics: one step per (outcome, protocol, version), not one per message."""
-    seen = Counter(
-        [
-            (submission.status, submission.entry.protocol, submission.entry.version, submission.entry.verdict)
-            for submission in batch
-        ]
-    )
+    seen = Counter(map(_COUNTED, batch))
     for (status, protocol, version, verdict), count in seen.items():
         name = lake.protocol_name(protocol)
         if status is Status.STORED:

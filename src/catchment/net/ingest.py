@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from catchment import metrics
-from catchment.core.broker import Broker, Status, Submission
+from catchment.core.broker import Broker, Publish, Status
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,9 @@ MAX_BATCH_BYTES: Final = 1024 * 1024
 """A commit takes no more than this, so that one batch never fills a subscriber's outbox at once."""
 
 MAX_BATCH: Final = 4096
+ENTRY_BYTES: Final = 500
+"""What a waiting message costs beside its raw bytes."""
+
 CHUNK: Final = 32
 """Signatures one task of the pool checks."""
 
@@ -54,8 +57,8 @@ class Ingest:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._threads = threads
         self._limit = limit
-        self._waiting: deque[Submission] = deque()
-        self._judged: deque[Submission] = deque()
+        self._waiting = Batch()
+        self._judged: deque[Batch] = deque()
         self._bytes = 0
         self._judging = False
         self._committing = False
@@ -72,10 +75,9 @@ class Ingest:
         """Call back once, when half of the limit is free again."""
         self._roomy.append(call)
 
-    def submit(self, submission: Submission) -> None:
+    def submit(self, publish: Publish) -> None:
         """Take a message on its way."""
-        self._waiting.append(submission)
-        self._bytes += submission.publish.size
+        self._bytes += self._waiting.add(publish)
         if not self._judging:
             self._judging = True
             self._idle.clear()
@@ -96,13 +98,12 @@ class Ingest:
         self._writer.shutdown(wait=True)
 
     def _judge(self) -> None:
-        batch = _take(self._waiting)
-        signed = [submission for submission in batch if submission.publish.check is not None]
-        if not signed:
-            self.broker.judge(batch)
+        batch, self._waiting = self._waiting.split()
+        if not batch.signed:
+            self.broker.judge(batch.publishes)
             self._on_judged(batch)
             return
-        parts = [batch[start : start + CHUNK] for start in range(0, len(batch), CHUNK)]
+        parts = [batch.publishes[start : start + CHUNK] for start in range(0, len(batch.publishes), CHUNK)]
         left = len(parts)
 
         def done(future: Future[None]) -> None:
@@ -120,9 +121,9 @@ class Ingest:
     def _call_back(self, call: Callable[[Future[None]], None], future: Future[None]) -> None:
         self._loop.call_soon_threadsafe(call, future)
 
-    def _on_judged(self, batch: Sequence[Submission]) -> None:
-        self._judged.extend(batch)
-        if self._waiting:
+    def _on_judged(self, batch: Batch) -> None:
+        self._judged.append(batch)
+        if self._waiting.publishes:
             self._loop.call_soon(self._judge)
         else:
             self._judging = False
@@ -135,27 +136,29 @@ class Ingest:
             self._rest()
             return
         self._committing = True
-        batch = _take(self._judged)
-        future = self._writer.submit(self._timed_commit, batch)
+        batch = self._judged.popleft() if self._judged else Batch()
+        while self._judged and batch.takes(self._judged[0]):
+            batch.join(self._judged.popleft())
+        future = self._writer.submit(self._timed_commit, batch.publishes)
         future.add_done_callback(partial(self._call_back, partial(self._on_committed, batch)))
 
-    def _timed_commit(self, batch: Sequence[Submission]) -> None:
+    def _timed_commit(self, publishes: Sequence[Publish]) -> None:
         started = time.perf_counter()
-        self.broker.commit(batch, now_us())
+        self.broker.commit(publishes, now_us())
         metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
-        metrics.COMMIT_ENTRIES.observe(len(batch))
+        metrics.COMMIT_ENTRIES.observe(len(publishes))
 
-    def _on_committed(self, batch: Sequence[Submission], future: Future[None]) -> None:
+    def _on_committed(self, batch: Batch, future: Future[None]) -> None:
         error = future.exception()
         if error is not None:
             log.error("a commit failed", exc_info=error)
             self.broker.failing = f"{type(error).__name__} while writing the log"
-            for submission in batch:
-                submission.status = Status.FAILED
+            for publish in batch.publishes:
+                publish.status = Status.FAILED
         # The next commit runs while this one is delivered.
         self._commit()
-        self.broker.deliver(batch)
-        self._bytes -= sum(submission.publish.size for submission in batch)
+        self.broker.deliver(batch.publishes)
+        self._bytes -= batch.size
         if self._roomy and self._bytes * 2 <= self._limit:
             waiting, self._roomy = self._roomy, []
             for call in waiting:
@@ -167,12 +170,42 @@ class Ingest:
             self._idle.set()
 
 
-def _take(queue: deque[Submission]) -> list[Submission]:
-    """The head of a queue, up to one batch."""
-    batch: list[Submission] = []
-    size = 0
-    while queue and size < MAX_BATCH_BYTES and len(batch) < MAX_BATCH:
-        submission = queue.popleft()
-        size += submission.publish.size
-        batch.append(submission)
-    return batch
+class Batch:
+    """Messages that go through the steps together."""
+
+    __slots__ = ("publishes", "signed", "size")
+
+    def __init__(self) -> None:
+        self.publishes: list[Publish] = []
+        self.size = 0
+        self.signed = False
+        """Whether any of them has a signature to check."""
+
+    def add(self, publish: Publish) -> int:
+        """Take one in and return its size."""
+        size = len(publish.entry.raw) + ENTRY_BYTES
+        self.publishes.append(publish)
+        self.size += size
+        if publish.check is not None:
+            self.signed = True
+        return size
+
+    def takes(self, other: Batch) -> bool:
+        """Whether another may join without making one commit too large."""
+        fits = self.size + other.size <= MAX_BATCH_BYTES
+        return fits and len(self.publishes) + len(other.publishes) <= MAX_BATCH
+
+    def join(self, other: Batch) -> None:
+        """Take another in, behind what is here."""
+        self.publishes += other.publishes
+        self.size += other.size
+
+    def split(self) -> tuple[Batch, Batch]:
+        """The head that may be committed at once, and the rest."""
+        if self.size <= MAX_BATCH_BYTES and len(self.publishes) <= MAX_BATCH:
+            return self, Batch()
+        head, rest = Batch(), Batch()
+        for publish in self.publishes:
+            full = head.size >= MAX_BATCH_BYTES or len(head.publishes) >= MAX_BATCH
+            (rest if full else head).add(publish)
+        return head, rest

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from catchment import lake, metrics, model
-from catchment.core.broker import Publish, Status, Submission
+from catchment.core.broker import Publish, Status
 from catchment.core.subscriptions import Form, Subscriptions
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.outbox import Outbox
@@ -28,6 +27,7 @@ PING: Final = b"\x89\x00"
 HARD_LIMIT_FACTOR: Final = 4
 """A frame over the session's limit is answered; one this many times over it ends the connection with code 1009."""
 
+_TEXT_FRAME: Final = WSMsgType.TEXT
 _TEXT: Final = 0x81
 _BINARY: Final = 0x82
 
@@ -50,12 +50,13 @@ def framed(form: Form) -> Form:
     """A session's form with WebSocket frames around it; one and the same for all connections that share it."""
     found = _framed_forms.get(form)
     if found is None:
-        found = _framed_forms[form] = Form(f"ws-{form.name}", partial(_encode_framed, form.encode))
+        payload = form.encode
+
+        def encode(entry: model.Entry) -> bytes:
+            return frame(payload(entry))
+
+        found = _framed_forms[form] = Form(f"ws-{form.name}", encode)
     return found
-
-
-def _encode_framed(encode: Callable[[model.Entry], bytes], entry: model.Entry) -> bytes:
-    return frame(encode(entry))
 
 
 class Connection(WSListener):
@@ -101,9 +102,9 @@ class Connection(WSListener):
         """Take one frame."""
         self._awaiting_pong = False
         kind = received.msg_type
-        if kind == WSMsgType.TEXT and received.fin and not self._fragments:
+        if kind is _TEXT_FRAME and received.fin and not self._fragments:
             self._message(received.get_payload_as_bytes(), text=True)
-        elif kind == WSMsgType.CLOSE:
+        elif kind is WSMsgType.CLOSE:
             transport.send_close(received.get_close_code())
             transport.disconnect()
         elif kind in (WSMsgType.PING, WSMsgType.PONG):
@@ -117,7 +118,7 @@ class Connection(WSListener):
         for task in self._resends:
             task.cancel()
         for topic in self._topics:
-            self._subscriptions.remove(topic, self._form, self)
+            self._subscriptions.remove(topic, self._form, self.outbox)
         self._topics.clear()
         metrics.CONNECTIONS.labels(self.protocol_name).dec()
         self._on_closed(self)
@@ -131,10 +132,6 @@ class Connection(WSListener):
         self.outbox.resume()
 
     # What the broker calls.
-
-    def write(self, data: bytes) -> None:
-        """Send framed bytes."""
-        self.outbox.write(data)
 
     def published(self, request_id: str, status: Status, verdict: model.Verdict) -> None:
         """Tell the peer how a publish ended."""
@@ -190,36 +187,41 @@ class Connection(WSListener):
         if fits:
             self._message(data, text=self._fragments_text)
         else:
-            self._carry_out_all(self.session.frame_too_large(self._fragments_size))
+            for command in self.session.frame_too_large(self._fragments_size):
+                self._carry_out(command)
 
     def _message(self, data: bytes, *, text: bool) -> None:
         session = self.session
         if len(data) > session.max_frame:
-            self._carry_out_all(session.frame_too_large(len(data)))
-            return
-        self._carry_out_all(session.receive(data, text=text, now=now_us()))
-
-    def _carry_out_all(self, commands: Sequence[Command]) -> None:
+            commands = session.frame_too_large(len(data))
+        else:
+            commands = session.receive(data, text=text, now=now_us())
         for command in commands:
-            self._carry_out(command)
+            if type(command) is Publish:
+                self._publish(command)
+            else:
+                self._carry_out(command)
+
+    def _publish(self, command: Publish) -> None:
+        ingest = self._ingest
+        command.origin = self
+        ingest.submit(command)
+        if ingest.full and not self._paused:
+            self._paused = True
+            self._transport.underlying_transport.pause_reading()
+            ingest.when_roomy(self._read_on)
 
     def _carry_out(self, command: Command) -> None:
         match command:
-            case Publish():
-                self._ingest.submit(Submission(command, self))
-                if self._ingest.full and not self._paused:
-                    self._paused = True
-                    self._transport.underlying_transport.pause_reading()
-                    self._ingest.when_roomy(self._read_on)
             case Send():
                 self.outbox.write(frame(command.payload))
             case Subscribe():
                 self._topics.add(command.topic)
                 self.outbox.write(frame(command.answer))
-                self._subscriptions.add(command.topic, self._form, self)
+                self._subscriptions.add(command.topic, self._form, self.outbox)
             case Unsubscribe():
                 self._topics.discard(command.topic)
-                self._subscriptions.remove(command.topic, self._form, self)
+                self._subscriptions.remove(command.topic, self._form, self.outbox)
                 self.outbox.write(frame(command.answer))
             case Resend():
                 task = asyncio.get_running_loop().create_task(self._resender.run(self, command))

@@ -16,8 +16,9 @@ from catchment.core.broker import Publish, Status
 from catchment.core.subscriptions import Form
 from catchment.errors import PeerFault
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
-from catchment.wire.streamr import control, message
+from catchment.wire.streamr import control, message, publish
 from catchment.wire.streamr.control import Control, ControlType, ErrorCode
+from catchment.wire.streamr.publish import Published
 
 MAX_FRAME: Final = 1024 * 1024
 """facts/streamr.md, section 1: maxPayloadLength 1 MiB."""
@@ -33,16 +34,14 @@ NEGOTIABLE: Final = {
 }
 
 
-def _broadcast(version: int, entry: model.Entry) -> bytes:
-    return control.broadcast(entry.raw, version)
+def _broadcast_form(control_version: int, message_version: int) -> Form:
+    def encode(entry: model.Entry) -> bytes:
+        return control.broadcast(entry.raw, control_version)
+
+    return Form(f"streamr-{control_version}-{message_version}", encode)
 
 
-FORMS: Final = {
-    (control_version, message_version): Form(
-        f"streamr-{control_version}-{message_version}", partial(_broadcast, control_version)
-    )
-    for control_version, message_version in sorted(NEGOTIABLE)
-}
+FORMS: Final = {pair: _broadcast_form(*pair) for pair in sorted(NEGOTIABLE)}
 
 
 def negotiate(query: Mapping[str, str]) -> tuple[int, int]:
@@ -102,10 +101,15 @@ class StreamrSession:
                 raise PeerFault(
                     "Control messages are sent as text, not as binary frames.", code=ErrorCode.INVALID_REQUEST
                 )
+            usual = publish.read(data)
+            if usual is not None:
+                request_id = usual.request_id
+                return (self._publish(usual, now),)
             request = control.decode(data)
             request_id = request.request_id
             if request.type is ControlType.PUBLISH_REQUEST:
-                return (self._publish(request, now),)
+                raw = bytes(request.message)
+                return (self._publish(Published(request_id, message.decode(raw), raw), now),)
             return (self._handle(request),)
         except PeerFault as fault:
             metrics.REQUESTS_INVALID.labels("streamr", fault.code).inc()
@@ -151,24 +155,19 @@ class StreamrSession:
         text = f"Failed to resend from stream {topic.name} and partition {topic.partition}. Ask again later."
         return self._error(request.request_id, text, ErrorCode.RESEND_FAILED)
 
-    def _publish(self, request: Control, now: int) -> Publish:
-        raw = bytes(request.message)
-        parsed = message.decode(raw)
-        latest = now // 1000 + MAX_FUTURE_MS
-        if parsed.msg_id.timestamp > latest:
+    def _publish(self, request: Published, now: int) -> Publish:
+        request_id, parsed, raw = request
+        if parsed.msg_id.timestamp > now // 1000 + MAX_FUTURE_MS:
             raise PeerFault(
                 f"Failed publish to stream {parsed.msg_id.stream_id}, reason: future timestamps are not allowed, "
                 f"max allowed +{MAX_FUTURE_MS} ms",
                 code=ErrorCode.FUTURE_TIMESTAMP,
             )
-        signed = parsed.signature_type is not message.SignatureType.NONE
-        verdict = model.Verdict.OK if signed else model.Verdict.UNSIGNED
-        return Publish(
-            request.request_id,
-            message.to_entry(parsed, raw, verdict=verdict, received_at=now),
-            partial(message.judge, parsed) if signed else None,
-            self._publish_ack,
-        )
+        if parsed.signature_type is message.SignatureType.NONE:
+            entry = message.to_entry(parsed, raw, verdict=model.Verdict.UNSIGNED, received_at=now)
+            return Publish(request_id, entry, None, self._publish_ack)
+        entry = message.to_entry(parsed, raw, verdict=model.Verdict.OK, received_at=now)
+        return Publish(request_id, entry, partial(message.judge, parsed), self._publish_ack)
 
     def _handle(self, request: Control) -> Command:
         handler = _HANDLERS.get(request.type)

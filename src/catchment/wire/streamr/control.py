@@ -163,19 +163,8 @@ class _HeadAndRequest(msgspec.Struct, array_like=True):
     request_id: str
 
 
-class _Publish(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
-    """The row of control 2's PublishRequest as a class: nearly every frame a node reads is one."""
-
-    version: int
-    type: int
-    request_id: str
-    message: msgspec.Raw
-    session_token: str | None = None
-
-
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_request_id = msgspec.json.Decoder(_HeadAndRequest).decode
-_decode_publish = msgspec.json.Decoder(_Publish).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode_json = msgspec.json.Encoder().encode
@@ -187,18 +176,6 @@ def decode(data: bytes) -> Control:
     Raises:
         PeerFault: with the request's id where that could be read.
     """
-    if data.startswith(b'[2,8,"'):
-        try:
-            publish = _decode_publish(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # the general way below words the error
-        else:
-            return Control(
-                ControlType.PUBLISH_REQUEST,
-                publish.request_id,
-                message=publish.message,
-                session_token=publish.session_token,
-            )
     try:
         return _decode_any(data)
     except PeerFault as fault:

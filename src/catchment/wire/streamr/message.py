@@ -125,7 +125,7 @@ def decode(data: bytes) -> StreamMessage:
     reader = _newest if data.startswith(b"[32,") else _reader_of(data)
     message = reader.read(data)
     assert isinstance(message, StreamMessage)
-    _check(message)
+    check(message)
     return message
 
 
@@ -149,7 +149,7 @@ def encode(message: StreamMessage) -> bytes:
     return _encode(message)
 
 
-def _check(message: StreamMessage) -> None:
+def check(message: StreamMessage) -> None:
     """The rules no single element shows.
 
     The previous reference is strictly before the message (DESIGN.md, "The entry"; facts/streamr.md, section 3), and
