@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    running = session.spark_session("local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        # Tests are over before the JVM's second compiler would pay.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    running = session.spark_session("local[2]", settings=settings)
     yield running
     session.stop(running)

@@ -60,7 +60,7 @@ BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
 """What a terminal has room for; `--json` and `--csv` give every column."""
 
 
-def add_lake_parser(commands: SubParsers) -> None:
+def add_parsers(commands: SubParsers) -> None:
     """Add `catchment lake ...` to the command line."""
     parser = commands.add_parser("lake", help="seal the log, run the pipeline, look into the tables")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)

@@ -7,26 +7,39 @@ sentence on standard error.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from platform import python_version
+from typing import Final
 
 from catchment import __version__
-from catchment.cli import data, lake, output, serve
+from catchment.cli import output
 from catchment.errors import CatchmentError, UserError
 
+MODULES: Final[Mapping[str, str]] = {
+    "serve": "catchment.cli.serve",
+    "pub": "catchment.cli.data",
+    "sub": "catchment.cli.data",
+    "resend": "catchment.cli.data",
+    "keys": "catchment.cli.data",
+    "lake": "catchment.cli.lake",
+}
+"""Where each command lives. Only the one that was asked for is imported: Arrow alone takes longer than a publish."""
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The command line, or of the commands in modules only the one of `only`."""
     parser = argparse.ArgumentParser(
         prog="catchment", description="One node for signed publish/subscribe streams, and the lake they drain into."
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    serve.add_parser(commands)
-    data.add_parsers(commands)
-    lake.add_lake_parser(commands)
+    wanted = MODULES.get(only or "")
+    for module in dict.fromkeys(MODULES.values()):
+        if wanted in (None, module):
+            importlib.import_module(module).add_parsers(commands)
     version = commands.add_parser("version", help="show the version and which extras are installed")
     version.add_argument("--json", action="store_true", help="as JSON")
     version.set_defaults(run=show_version)
@@ -56,7 +69,8 @@ def _installed(package: str) -> str | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    parsed = build_parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parsed = build_parser(arguments[0] if arguments else None).parse_args(arguments)
     try:
         code: int = parsed.run(parsed)
     except UserError as error:

@@ -15,7 +15,7 @@ from catchment.cli import output
 from catchment.net.server import Node
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command; its flags are the settings."""
     parser = commands.add_parser(
         "serve",

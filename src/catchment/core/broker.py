@@ -7,14 +7,14 @@ is told, or a subscriber sees, is on disk: nothing leaves before `commit` has re
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
+from prometheus_client import Counter
 
 from catchment import lake, metrics, model
 from catchment.core.limits import NoteQuota
@@ -23,6 +23,9 @@ from catchment.errors import OurFault, StoreFull
 from catchment.store.base import DUPLICATE, Store
 
 log = logging.getLogger(__name__)
+
+
+_Counted: TypeAlias = "tuple[Status, model.Protocol, int, model.Verdict]"
 
 
 class Status(IntEnum):
@@ -169,23 +172,29 @@ class Broker:
         Each form is encoded and joined once per topic, and the same bytes go to everyone who takes that form.
         """
         topics: dict[tuple[str, int], list[model.Entry]] = {}
+        counts: dict[_Counted, int] = {}
+        told: list[Publish] = []
         stored = Status.STORED
         for publish in batch:
-            if publish.status is not stored:
-                continue
-            entry = publish.entry
-            topic = (entry.topic, entry.partition)
-            waiting = topics.get(topic)
-            if waiting is None:
-                topics[topic] = [entry]
-            else:
-                waiting.append(entry)
+            entry, status = publish.entry, publish.status
+            counted = (status, entry.protocol, entry.version, entry.verdict)
+            counts[counted] = counts.get(counted, 0) + 1
+            if status is stored:
+                topic = (entry.topic, entry.partition)
+                waiting = topics.get(topic)
+                if waiting is None:
+                    topics[topic] = [entry]
+                else:
+                    waiting.append(entry)
+                if not publish.acknowledge:
+                    continue
+            told.append(publish)
         for topic, entries in topics.items():
             self._deliver_topic(model.Topic(*topic), entries)
-        for publish in batch:
-            if publish.acknowledge or publish.status is not stored:
-                publish.origin.published(publish.request_id, publish.status, publish.entry.verdict)
-        _count(batch)
+        for publish in told:
+            publish.origin.published(publish.request_id, publish.status, publish.entry.verdict)
+        for counted, count in counts.items():
+            _counter(*counted).inc(count)
 
     def _deliver_topic(self, topic: model.Topic, entries: Sequence[model.Entry]) -> None:
         # A sink that cannot keep up ends itself while it is written to, which takes it out of the subscriptions.
@@ -198,18 +207,13 @@ class Broker:
             metrics.DELIVERIES.inc(len(receivers) * len(entries))
 
 
-_COUNTED = attrgetter("status", "entry.protocol", "entry.version", "entry.verdict")
-
-
-def _count(batch: Sequence[Publish]) -> None:
-    """Add a batch to the metrics: one step per (outcome, protocol, version), not one per message."""
-    seen = Counter(map(_COUNTED, batch))
-    for (status, protocol, version, verdict), count in seen.items():
-        name = lake.protocol_name(protocol)
-        if status is Status.STORED:
-            metrics.ACCEPTED.labels(name, str(version)).inc(count)
-        elif status is Status.DUPLICATE:
-            metrics.DUPLICATES.labels(name, str(version)).inc(count)
-        else:
-            reason = lake.verdict_name(verdict) if status is Status.REFUSED else "store"
-            metrics.REFUSED.labels(name, str(version), reason).inc(count)
+@functools.cache
+def _counter(status: Status, protocol: model.Protocol, version: int, verdict: model.Verdict) -> Counter:
+    """What counts messages that ended like this; as many as there are versions and outcomes."""
+    name = lake.protocol_name(protocol)
+    if status is Status.STORED:
+        return metrics.ACCEPTED.labels(name, str(version))
+    if status is Status.DUPLICATE:
+        return metrics.DUPLICATES.labels(name, str(version))
+    reason = lake.verdict_name(verdict) if status is Status.REFUSED else "store"
+    return metrics.REFUSED.labels(name, str(version), reason)

@@ -103,7 +103,7 @@ class Connection(WSListener):
         self._awaiting_pong = False
         kind = received.msg_type
         if kind is _TEXT_FRAME and received.fin and not self._fragments:
-            self._message(received.get_payload_as_bytes(), text=True)
+            self._message(received.get_payload_as_bytes(), True)
         elif kind is WSMsgType.CLOSE:
             transport.send_close(received.get_close_code())
             transport.disconnect()
@@ -185,12 +185,12 @@ class Connection(WSListener):
         data = b"".join(self._fragments)
         self._fragments = []
         if fits:
-            self._message(data, text=self._fragments_text)
+            self._message(data, self._fragments_text)
         else:
             for command in self.session.frame_too_large(self._fragments_size):
                 self._carry_out(command)
 
-    def _message(self, data: bytes, *, text: bool) -> None:
+    def _message(self, data: bytes, text: bool) -> None:
         session = self.session
         if len(data) > session.max_frame:
             commands = session.frame_too_large(len(data))

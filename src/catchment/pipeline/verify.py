@@ -182,16 +182,12 @@ def judge_batch(*columns: pa.Array) -> pa.Array:
     rows = list(judge_rows([column.to_pylist() for column in columns]))
     made = list(zip(*rows, strict=True)) if rows else [()] * len(Judged._fields)
     roles, keys, *texts = made
-    arrays = [pa.array(roles, pa.int32()), pa.array(keys, pa.binary()), *(_text_array(values) for values in texts)]
+    arrays = [
+        pa.array(roles, pa.int32()),
+        pa.array(keys, pa.binary()),
+        *(pa.array(values, pa.string()) for values in texts),
+    ]
     return pa.StructArray.from_arrays(arrays, names=list(Judged._fields))
-
-
-def _text_array(values: tuple[str | None, ...]) -> pa.Array:
-    try:
-        return pa.array(values, pa.string())
-    except UnicodeEncodeError:
-        # JSON can spell a lone surrogate, which no UTF-8 column holds; the exact bytes are in `raw`.
-        return pa.array([v if v is None else v.encode("utf-8", "replace").decode() for v in values], pa.string())
 
 
 def judged(raw: DataFrame) -> DataFrame:

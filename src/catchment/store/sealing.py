@@ -19,12 +19,12 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -32,6 +32,7 @@ from deltalake.transaction import AddAction
 
 from catchment import lake, model
 from catchment.errors import OurFault
+from catchment.store.arrow import column
 from catchment.store.base import Store
 from catchment.store.rawtable import ROW_GROUP_ROWS, STATISTICS_COLUMNS, RawTable, Sealed
 from catchment.store.records import entry_crc
@@ -49,6 +50,7 @@ _READ_ROWS: Final = 500
 _ATTEMPTS: Final = 8
 _DAY_US: Final = 86_400_000_000
 _EPOCH_DAY: Final = dt.date(1970, 1, 1)
+_EPOCH_TIME: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FILE_SCHEMA: Final = pa.schema([field for field in lake.RAW_SCHEMA if field.name not in lake.PARTITION_COLUMNS])
 _DICTIONARY: Final = ["node", "epoch", "kind", "version", "topic", "partition", "publisher", "chain", "verdict"]
 _KINDS: Final = {kind: lake.kind_name(kind) for kind in model.Kind}
@@ -66,6 +68,10 @@ class RolledBack(msgspec.Struct, frozen=True):
     sealed_to: int
     next_offset: int
     new_epoch: int
+
+
+Columns: TypeAlias = "dict[str, list[object]]"
+"""Values of the raw table by column, rows in the same order in each."""
 
 
 class _Part(NamedTuple):
@@ -337,7 +343,7 @@ def retire(store: Store, *, sealed_to: int, older_than_us: int, limit: int, slic
     return dropped
 
 
-def columns_of(rows: Sequence[model.Row]) -> dict[str, list[object]]:
+def columns_of(rows: Sequence[model.Row]) -> Columns:
     """The values of the raw table column by column, except `node` and the date, in the order given.
 
     `received_at` is integer microseconds.
@@ -366,34 +372,39 @@ def columns_of(rows: Sequence[model.Row]) -> dict[str, list[object]]:
     }
 
 
-def digest_of(previous: bytes, columns: dict[str, list[object]]) -> bytes:
+def digest_of(previous: bytes, columns: Columns) -> bytes:
     """The digest of a range whose rows stand in `columns` in the order of their offsets."""
     return lake.chain_digest(previous, zip(*(columns[name] for name in lake.DIGEST_COLUMNS), strict=True))
 
 
-def _write_parts(table: RawTable, node: bytes, sealed: Sealed, columns: dict[str, list[object]]) -> list[_Part]:
+def _write_parts(table: RawTable, node: bytes, sealed: Sealed, columns: Columns) -> list[_Part]:
     """Write the rows as one sorted file for each partition, and force them to disk."""
-    count = sealed.rows
-    arrays = {name: pa.array(values, lake.RAW_SCHEMA.field(name).type) for name, values in columns.items()}
-    arrays["node"] = pa.array([node] * count, pa.binary())
-    arrays["day"] = pa.array([at // _DAY_US for at in columns["received_at"]], pa.int64())  # type: ignore[operator]
-    rows = pa.table(arrays).sort_by([(name, "ascending") for name in lake.SORT_COLUMNS])
-    keys = rows.select(["protocol", "day"]).group_by(["protocol", "day"]).aggregate([]).to_pylist()
     parts = []
-    for key in sorted(keys, key=lambda key: (key["protocol"], key["day"])):
-        one = rows
-        if len(keys) > 1:
-            one = rows.filter((pc.field("protocol") == key["protocol"]) & (pc.field("day") == key["day"]))
-        date = (_EPOCH_DAY + dt.timedelta(days=key["day"])).isoformat()
-        parts.append(_write_part(table, sealed, {"protocol": key["protocol"], "date": date}, one))
+    for (protocol, date), rows in sorted(_partitions(columns).items()):
+        parts.append(_write_part(table, node, sealed, {"protocol": protocol, "date": date}, rows))
     table.settle([part.path for part in parts])
     return parts
 
 
-def _write_part(table: RawTable, sealed: Sealed, partition: dict[str, str], rows: pa.Table) -> _Part:
+def _partitions(columns: Columns) -> dict[tuple[str, str], Columns]:
+    """The columns of each partition: nearly always all of them in one, as they are."""
+    days = [at // _DAY_US for at in cast(list[int], columns["received_at"])]
+    keys = list(zip(cast(list[str], columns["protocol"]), days, strict=True))
+    names = {key: (key[0], (_EPOCH_DAY + dt.timedelta(days=key[1])).isoformat()) for key in set(keys)}
+    if len(names) == 1:
+        return {names[keys[0]]: columns}
+    return {
+        name: {field: list(compress(values, [key == own for own in keys])) for field, values in columns.items()}
+        for key, name in names.items()
+    }
+
+
+def _write_part(table: RawTable, node: bytes, sealed: Sealed, partition: dict[str, str], columns: Columns) -> _Part:
     folder = "/".join(f"{name}={partition[name]}" for name in lake.PARTITION_COLUMNS)
     path = f"{folder}/{sealed.node[:8]}-{sealed.first}-{sealed.last}-{uuid.uuid4().hex}.zstd.parquet"
-    rows = rows.select(_FILE_SCHEMA.names).cast(_FILE_SCHEMA)
+    whole: Columns = {"node": [node] * len(columns["offset"]), **columns}
+    arrays = [column(field.type, whole[field.name]) for field in _FILE_SCHEMA]
+    rows = pa.table(arrays, schema=_FILE_SCHEMA).sort_by([(name, "ascending") for name in lake.SORT_COLUMNS])
     table.files.create_dir(folder, recursive=True)
     pq.write_table(
         rows,
@@ -406,20 +417,18 @@ def _write_part(table: RawTable, sealed: Sealed, partition: dict[str, str], rows
         store_schema=False,
     )
     size = table.files.get_file_info(path).size
-    return _Part(path, AddAction(path, size, partition, time.time_ns() // 1_000_000, True, _statistics(rows)))
+    return _Part(path, AddAction(path, size, partition, time.time_ns() // 1_000_000, True, _statistics(columns)))
 
 
-def _statistics(rows: pa.Table) -> str:
+def _statistics(columns: Columns) -> str:
     """Delta's per-file statistics, as JSON."""
-    low: dict[str, object] = {}
-    high: dict[str, object] = {}
-    for name in STATISTICS_COLUMNS:
-        bounds = pc.min_max(rows[name])
-        low[name], high[name] = bounds["min"].as_py(), bounds["max"].as_py()
+    chosen = {name: cast(list[int], columns[name]) for name in STATISTICS_COLUMNS}
+    bounds = {name: [min(values), max(values)] for name, values in chosen.items()}
+    times = [_EPOCH_TIME + dt.timedelta(microseconds=at) for at in bounds.pop("received_at")]
     value = {
-        "numRecords": rows.num_rows,
-        "minValues": low,
-        "maxValues": high,
+        "numRecords": len(columns["offset"]),
+        "minValues": {"received_at": times[0], **{name: least for name, (least, _) in bounds.items()}},
+        "maxValues": {"received_at": times[1], **{name: greatest for name, (_, greatest) in bounds.items()}},
         "nullCount": dict.fromkeys(STATISTICS_COLUMNS, 0),
     }
     return _json(value).decode()

@@ -158,17 +158,18 @@ def check(message: StreamMessage) -> None:
     prev = message.prev_msg_ref
     if prev is not None:
         msg_id = message.msg_id
-        if (prev.timestamp, prev.sequence_number) >= (msg_id.timestamp, msg_id.sequence_number):
+        later = prev.timestamp - msg_id.timestamp or prev.sequence_number - msg_id.sequence_number
+        if later >= 0:
             raise PeerFault(
                 f"prevMsgRef [{prev.timestamp},{prev.sequence_number}] must come before the message "
                 f"[{msg_id.timestamp},{msg_id.sequence_number}] itself.",
                 code=INVALID_REQUEST,
             )
-    signed = message.signature_type is not SignatureType.NONE
-    if signed and not message.signature:
+    if message.signature_type is SignatureType.NONE:
+        if message.signature is not None:
+            raise PeerFault("signatureType is 0 (none) but there is a signature.", code=INVALID_REQUEST)
+    elif not message.signature:
         raise PeerFault(f"signatureType is {message.signature_type} but there is no signature.", code=INVALID_REQUEST)
-    if not signed and message.signature is not None:
-        raise PeerFault("signatureType is 0 (none) but there is a signature.", code=INVALID_REQUEST)
 
 
 def signed_payload(message: StreamMessage) -> bytes:
