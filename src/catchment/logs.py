@@ -25,11 +25,16 @@ _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
 _ESCAPES_IN_BLOCK: Final = {code: escape for code, escape in _ESCAPES.items() if code != ord("\n")}
 
 
+def escaped(text: str) -> str:
+    """Text without anything a terminal would act on."""
+    return text.translate(_ESCAPES)
+
+
 def bounded(text: str) -> str:
     """Text fit for one log line."""
     if len(text) > MAX_LINE:
         text = f"{text[:MAX_LINE]}... ({len(text)} characters)"
-    return text.translate(_ESCAPES)
+    return escaped(text)
 
 
 def _traceback(text: str) -> str:
@@ -73,6 +78,7 @@ def set_up(log_format: str, level: str) -> None:
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    # picows and uvicorn tell of every connection at info.
-    for noisy in ("picows", "uvicorn", "asyncio"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    # uvicorn tells of every connection at info; picows tells at error what a rude peer did. What breaks in our own
+    # code is logged by it.
+    for noisy, least in (("picows", logging.CRITICAL), ("uvicorn", logging.WARNING), ("asyncio", logging.WARNING)):
+        logging.getLogger(noisy).setLevel(least)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from catchment import model
+from catchment import logs, model
 from catchment.cli import keys, output
 from catchment.client.streamr import Received, StreamrClient
 from catchment.errors import UserError
@@ -146,7 +146,8 @@ def _show(received: Received, *, as_json: bool) -> None:
         return
     when = datetime.fromtimestamp(msg_id.timestamp / 1000, tz=UTC).strftime("%H:%M:%S.%f")[:-3]
     who = msg_id.publisher_id[:10] or "unsigned"
-    output.line(f"{when}  {who}  {made.content}")
+    # A publisher chooses these words; control characters would reach the terminal.
+    output.line(f"{when}  {logs.escaped(who)}  {logs.escaped(made.content)}")
 
 
 def _keys(arguments: argparse.Namespace) -> int:

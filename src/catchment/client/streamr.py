@@ -368,10 +368,14 @@ class StreamrClient:
                 transport, _ = await ws_connect(
                     lambda: _Listener(self), self._url, max_frame_size=MAX_FRAME, websocket_handshake_timeout=10
                 )
-                return transport
+                # picows also returns when the peer closed during the handshake.
+                if not transport.is_disconnected:
+                    return transport
+                problem = "the connection was closed at once"
             except (OSError, WSError) as error:
-                if attempt == self._attempts:
-                    raise ConnectionEnded(f"No node answers at {self._url}: {error}") from None
+                problem = str(error)
+            if attempt == self._attempts:
+                raise ConnectionEnded(f"No node answers at {self._url}: {problem}")
             await asyncio.sleep(delay)
             delay = min(2.0, delay * 2)
         raise AssertionError("unreachable")

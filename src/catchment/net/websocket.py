@@ -99,7 +99,15 @@ class Connection(WSListener):
         metrics.CONNECTIONS.labels(self.protocol_name).inc()
 
     def on_ws_frame(self, transport: WSTransport, received: WSFrame) -> None:
-        """Take one frame."""
+        """Take one frame. What breaks here is our fault; it ends this connection and no other."""
+        try:
+            self._frame(transport, received)
+        except Exception:
+            log.exception("a frame from %s broke its connection", self.sender)
+            transport.send_close(WSCloseCode.INTERNAL_ERROR, b"internal error")
+            transport.disconnect()
+
+    def _frame(self, transport: WSTransport, received: WSFrame) -> None:
         self._awaiting_pong = False
         kind = received.msg_type
         if kind is _TEXT_FRAME and received.fin and not self._fragments:

@@ -270,7 +270,7 @@ def _prepared(spark: SparkSession, address: str, plan: Plan) -> Iterator[_Prepar
     rows = raw.read_spans(spark, delta, plan.spans, verification.KINDS)
     fresh = chains.fresh_sightings(verification.judged(rows))
     touched = verification.chains(rows).persist(StorageLevel.DISK_ONLY)
-    messages = LakeTable.open(address, MESSAGES)
+    messages = LakeTable.open(address, MESSAGES, version=plan.versions[MESSAGES.name])
     assert messages is not None
     existing = None
     if messages.files():
