@@ -15,6 +15,7 @@ from catchment import metrics, model
 from catchment.core.broker import Publish, Status
 from catchment.errors import PeerFault
 from catchment.model import MAX_SAFE_INTEGER, Range, Ref, Topic
+from catchment.sessions import streamr
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
 from catchment.sessions.registry import BY_PATH, DIALECTS
 from catchment.sessions.streamr import FORMS, MAX_FRAME, MAX_FUTURE_MS, MAX_RESEND_LAST, StreamrSession, negotiate
@@ -482,3 +483,21 @@ def test_two_clients_in_one_conversation(make_message: MakeMessage) -> None:
     delivered = subscriber.form.encode(command.entry)
     assert delivered == b'[2,0,"",%b]' % raw
     assert bytes(msgspec.json.decode(delivered, type=list[msgspec.Raw])[3]) == raw
+
+
+def test_one_connection_cannot_hold_any_number_of_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamr, "MAX_SUBSCRIPTIONS", 3)
+    session = streamr.StreamrSession(2, 32, publish_ack=False)
+    for number in range(3):
+        assert isinstance(session.receive(b'[2,9,"r","s%d",0]' % number, text=True, now=0)[0], Subscribe)
+    (refused,) = session.receive(b'[2,9,"r","s3",0]', text=True, now=0)
+    assert isinstance(refused, Send)
+    assert b"Too many subscriptions" in refused.payload
+    assert isinstance(session.receive(b'[2,10,"r","s1",0]', text=True, now=0)[0], Unsubscribe)
+    assert isinstance(session.receive(b'[2,9,"r","s3",0]', text=True, now=0)[0], Subscribe)
+
+
+def test_long_stream_ids_are_bounded_in_their_sum() -> None:
+    session = streamr.StreamrSession(2, 32, publish_ack=False)
+    answers = [session.receive(b'[2,9,"r","%d%b",0]' % (at, b"x" * 300_000), text=True, now=0)[0] for at in range(5)]
+    assert [type(answer) for answer in answers] == [Subscribe] * 4 + [Send]

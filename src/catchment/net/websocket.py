@@ -27,6 +27,10 @@ PING: Final = b"\x89\x00"
 HARD_LIMIT_FACTOR: Final = 4
 """A frame over the session's limit is answered; one this many times over it ends the connection with code 1009."""
 
+RESENDS_AT_ONCE: Final = 4
+MAX_RESENDS: Final = 1000
+"""Resends one connection may have asked for and not got; more are refused."""
+
 _TEXT_FRAME: Final = WSMsgType.TEXT
 _TEXT: Final = 0x81
 _BINARY: Final = 0x82
@@ -86,6 +90,8 @@ class Connection(WSListener):
         self._fragments_text = True
         self._awaiting_pong = False
         self._paused = False
+        self._stopped = False
+        self._resend_slots = asyncio.Semaphore(RESENDS_AT_ONCE)
         self._resends: set[asyncio.Task[None]] = set()
 
     # What picows calls.
@@ -159,8 +165,8 @@ class Connection(WSListener):
 
     def stop_reading(self) -> None:
         """Take no more frames: the node is about to end."""
+        self._stopped = self._paused = True
         self._transport.underlying_transport.pause_reading()
-        self._paused = True
 
     def goodbye(self) -> None:
         """Close as a node that goes away (RFC 6455, section 7.4.1: 1001)."""
@@ -231,14 +237,21 @@ class Connection(WSListener):
                 self._topics.discard(command.topic)
                 self._subscriptions.remove(command.topic, self._form, self.outbox)
                 self.outbox.write(frame(command.answer))
+            case Resend() if len(self._resends) >= MAX_RESENDS:
+                self.outbox.write(frame(self.session.resend_failed(command)))
             case Resend():
-                task = asyncio.get_running_loop().create_task(self._resender.run(self, command))
+                task = asyncio.get_running_loop().create_task(self._resend(command))
                 self._resends.add(task)
                 task.add_done_callback(self._resends.discard)
 
+    async def _resend(self, command: Resend) -> None:
+        # Each holds a page while it writes: a few at a time, the others wait their turn.
+        async with self._resend_slots:
+            await self._resender.run(self, command)
+
     def _read_on(self) -> None:
-        self._paused = False
-        if not self._transport.is_disconnected:
+        self._paused = self._stopped
+        if not self._stopped and not self._transport.is_disconnected:
             self._transport.underlying_transport.resume_reading()
 
     def _cut(self) -> None:

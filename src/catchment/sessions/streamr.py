@@ -34,6 +34,11 @@ NEGOTIABLE: Final = {
 }
 
 
+MAX_SUBSCRIPTIONS: Final = 10_000
+LONG_NAME: Final = 1024
+"""Stream ids longer than this are bounded in their sum, too: together in one connection by `MAX_FRAME`."""
+
+
 def _broadcast_form(control_version: int, message_version: int) -> Form:
     def encode(entry: model.Entry) -> bytes:
         return control.broadcast(entry.raw, control_version)
@@ -179,6 +184,12 @@ class StreamrSession:
 
     def _subscribe(self, request: Control) -> Command:
         topic = model.Topic(request.stream_id, request.stream_partition)
+        size = sum(len(known.name) for known in self._topics) if len(topic.name) > LONG_NAME else 0
+        if len(self._topics) >= MAX_SUBSCRIPTIONS or size > MAX_FRAME:
+            raise PeerFault(
+                f"Too many subscriptions on one connection; {MAX_SUBSCRIPTIONS} are allowed.",
+                code=ErrorCode.INVALID_REQUEST,
+            )
         self._topics.add(topic)
         return Subscribe(topic, self._stream_response(ControlType.SUBSCRIBE_RESPONSE, request.request_id, topic))
 
