@@ -16,6 +16,7 @@ from catchment import lake, model
 from catchment.errors import UserError
 from catchment.pipeline.columns import TABLES, WRITTEN
 from catchment.pipeline.jobs import STEPS, Checkpoint, last_plan, run_pipeline
+from catchment.pipeline.tables import LakeTable
 from catchment.wire.streamr import message as streamr
 
 from .lakes import START, Node, contents, entry, everything, expected, found, history, repeat, signed, table
@@ -158,6 +159,11 @@ def test_what_a_stranger_sees(spark: SparkSession, tmp_path: Path) -> None:
     assert one["event_time"].timestamp() * 1000 == one["timestamp"]
     assert streamr.decode(one["raw"]).content == one["content"]
     assert {row["phase"] for row in table(tmp_path, "runs").to_pylist()} == {"planned", "finished"}
+    for name, spec in TABLES.items():
+        opened = LakeTable.open(str(tmp_path), spec)
+        assert opened is not None
+        read = opened.read(spark)
+        assert (read.columns, read.count()) == (list(spec.names), table(tmp_path, name).num_rows)
 
 
 def test_nothing_new_is_no_run(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from catchment import lake, model
 from catchment.errors import MissingExtra
 from catchment.pipeline.columns import DUPLICATES, FILLED, GAPS, IDENTITY, MESSAGES, OPEN, PROVISIONAL, QUARANTINE
 from catchment.pipeline.tables import FILE_COLUMN, event_date
@@ -38,7 +39,7 @@ _PLACE: Final = ("received_at", "node", "epoch", "offset")
 _NARROW: Final = tuple(
     dict.fromkeys((*IDENTITY, *CHAIN_NAMES, "prev_timestamp", "prev_sequence", "id", "event_time", *_PLACE))
 )
-_NOT_FROM_BYTES: Final = "not_permitted"
+_NOT_FROM_BYTES: Final = lake.verdict_name(model.Verdict.NOT_PERMITTED)
 
 
 def fresh_sightings(judged: DataFrame) -> DataFrame:

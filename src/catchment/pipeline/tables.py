@@ -27,7 +27,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from catchment import lake
 from catchment.errors import OurFault, UserError
-from catchment.pipeline.columns import TABLE_FORMAT, Table
+from catchment.pipeline.columns import EVENT_DATE, TABLE_FORMAT, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -141,16 +141,17 @@ class LakeTable:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - an extra
 
         paths = [file.path for file in self.files()] if only is None else list(only)
-        named = [*self.spec.names, FILE_COLUMN] if with_file else self.spec.names
-        reader = spark.read.schema(self.spec.file_ddl)
-        if not paths:
-            empty = spark.createDataFrame([], self.spec.file_ddl).withColumn(FILE_COLUMN, sf.lit(""))
-            return empty.withColumn("event_date", event_date(sf.col("event_time"))).select(*named)
-        rows = reader.parquet(*spark_paths(self.delta, paths))
+        if paths:
+            rows = spark.read.schema(self.spec.file_ddl).parquet(*spark_paths(self.delta, paths))
+            file = sf.col("_metadata.file_path")
+        else:
+            rows, file = spark.createDataFrame([], self.spec.file_ddl), sf.lit("")
         if with_file:
-            rows = rows.withColumn(FILE_COLUMN, sf.col("_metadata.file_path"))
-        # Each run has its own folder, so the date is not read from the path.
-        return rows.withColumn("event_date", event_date(sf.col("event_time"))).select(*named)
+            rows = rows.withColumn(FILE_COLUMN, file)
+        if self.spec.partition_by:
+            # Each run has its own folder, so the date is not read from the path.
+            rows = rows.withColumn(EVENT_DATE, event_date(sf.col("event_time")))
+        return rows.select(*self.spec.names, *((FILE_COLUMN,) if with_file else ()))
 
     def relative(self, file: str) -> str:
         """The path of a file, as the log has it, from a value of `FILE_COLUMN`."""

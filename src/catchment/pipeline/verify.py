@@ -51,7 +51,6 @@ _PROTOCOLS: Final = {lake.protocol_name(protocol): protocol for protocol in mode
 _VERDICTS: Final = {verdict: lake.verdict_name(verdict) for verdict in model.Verdict}
 _MESSAGE: Final = lake.kind_name(model.Kind.MESSAGE)
 _DUPLICATE: Final = lake.kind_name(model.Kind.DUPLICATE)
-_NOT_FROM_BYTES: Final = lake.verdict_name(model.Verdict.NOT_PERMITTED)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -94,11 +93,6 @@ def identity_key(protocol: str, entry_id: bytes, names: tuple[str, int, str, str
     if protocol != lake.protocol_name(model.Protocol.STREAMR) and entry_id:
         return blake3(_encode((protocol, entry_id))).digest(16)
     return chain_key(protocol, *names)
-
-
-def agrees(node_verdict: str, verdict: str) -> bool | None:
-    """Whether node and pipeline found the same; None where bytes alone cannot tell."""
-    return None if node_verdict == _NOT_FROM_BYTES else node_verdict == verdict
 
 
 def judge_row(  # noqa: PLR0917 - called for every row, in the order of ASKED

@@ -18,7 +18,6 @@ corruption and never passed over.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
@@ -65,13 +64,6 @@ class _Databases(NamedTuple):
     ids: lmdb._Database
     names: lmdb._Database
     meta: lmdb._Database
-
-
-class _RepeatsError(Exception):
-    """A batch that was thought to be new holds something the log already has."""
-
-
-_Way: TypeAlias = "Callable[[_Txn, Sequence[model.Entry], Fresh], list[int]]"
 
 
 class LmdbStore:
@@ -164,50 +156,17 @@ class LmdbStore:
             StoreFull: no room; nothing of the batch was kept and the store can be used on.
             ValueError: a number of an entry is negative or too large to be kept; nothing of the batch was kept.
         """
-        if all(not entry.id and entry.kind.indexed for entry in entries):
-            with contextlib.suppress(_RepeatsError):
-                return self._append_with(self._append_new, entries)
-        return self._append_with(self._append_any, entries)
-
-    def _append_with(self, way: _Way, entries: Sequence[model.Entry]) -> list[int]:
         fresh: Fresh = {}
         with self._write(entries) as txn:
-            offsets = way(txn, entries, fresh)
-            self._check_room(txn)
+            offsets = self._append(txn, entries, fresh)
+            if self._max_bytes is not None and (used := self._used_of(txn)) > self._max_bytes:
+                raise errors.StoreFull(
+                    f"the store in {self._path} would use {used} bytes, {self._max_bytes} are allowed"
+                )
         self._names.remember(fresh)
         return offsets
 
-    def _check_room(self, txn: _Txn) -> None:
-        if self._max_bytes is not None and (used := self._used_of(txn)) > self._max_bytes:
-            raise errors.StoreFull(f"the store in {self._path} would use {used} bytes, {self._max_bytes} are allowed")
-
-    def _append_new(self, txn: _Txn, entries: Sequence[model.Entry], fresh: Fresh) -> list[int]:
-        """Keep a batch in which nothing is a repeat, as nearly every one is: each index is written in one call.
-
-        Raises:
-            _RepeatsError: something is, after all; the transaction is of no use.
-        """
-        numbers, intern = self._names.numbers, self._names.intern
-        topics, publishers, chains = numbers[Naming.TOPIC], numbers[Naming.PUBLISHER], numbers[Naming.CHAIN]
-        epoch, first = self._epoch_of(txn), self._next_of(txn)
-        order: list[tuple[bytes, bytes]] = []
-        rows: list[tuple[bytes, bytes]] = []
-        entry_order, encode, pack_offset = records.entry_order, records.encode, records.pack_offset
-        for offset, entry in enumerate(entries, first):
-            topic = topics.get(entry.topic) or intern(txn, Naming.TOPIC, entry.topic, fresh)
-            publisher = publishers.get(entry.publisher) or intern(txn, Naming.PUBLISHER, entry.publisher, fresh)
-            chain = chains.get(entry.chain) or intern(txn, Naming.CHAIN, entry.chain, fresh)
-            key = entry_order(entry, (topic, publisher, chain))
-            value = pack_offset(offset)
-            order.append((key, value))
-            rows.append((value, encode(entry, offset, epoch, key)))
-        if txn.cursor(db=self._db.order).putmulti(order, overwrite=False)[1] < len(order):
-            raise _RepeatsError
-        _, added = txn.cursor(db=self._db.rows).putmulti(rows, append=True)
-        assert added == len(rows), "rows grow at their end only"
-        return list(range(first, first + len(rows)))
-
-    def _append_any(self, txn: _Txn, entries: Sequence[model.Entry], fresh: Fresh) -> list[int]:
+    def _append(self, txn: _Txn, entries: Sequence[model.Entry], fresh: Fresh) -> list[int]:
         numbers, intern = self._names.numbers, self._names.intern
         topics, publishers, chains = numbers[Naming.TOPIC], numbers[Naming.PUBLISHER], numbers[Naming.CHAIN]
         epoch, offset = self._epoch_of(txn), self._next_of(txn)
