@@ -28,7 +28,7 @@ def text_of(setting: Setting) -> str:
 @pytest.fixture
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
-    serve.add_parser(parser.add_subparsers())
+    serve.add_parsers(parser.add_subparsers())
     return parser
 
 
