@@ -28,7 +28,7 @@ from rich.table import Table
 from catchment.client.streamr import Chain, Refused, StreamrClient, now_ms
 from catchment.crypto.ethereum import Signer
 from catchment.lake import table_address
-from catchment.pipeline.jobs import run_pipeline
+from catchment.pipeline.jobs import STEPS, run_pipeline
 from catchment.store.proof import verify_lake
 
 STREAMS = ("demo/weather", "demo/trades", "demo/traffic", "demo/energy")
@@ -232,7 +232,7 @@ def main() -> int:
             lake,
             progress=lambda step, done, total: progress.update(task, description=step, completed=done, total=total),
         )
-        progress.update(task, description="Spark pipeline")
+        progress.update(task, description="Spark pipeline", completed=len(STEPS), total=len(STEPS))
     injected: dict[str, Counter[str]] = {stream: Counter() for stream in STREAMS}
     for script in scripts:
         injected[script.stream] += script.injected
