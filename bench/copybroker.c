@@ -7,11 +7,15 @@
  * and written with one send per subscriber. It parses, checks and stores nothing,
  * and knows one stream: what any server that does real work can only approach.
  *
- *   copybroker READY_FILE    listens on a free port of 127.0.0.1 and writes
- *                            {"ws": "ws://127.0.0.1:P", "pid": N} to READY_FILE
+ *   copybroker READY_FILE [LOG_FILE]    listens on a free port of 127.0.0.1 and writes
+ *                                       {"ws": "ws://127.0.0.1:P", "pid": N} to READY_FILE
+ *
+ * With LOG_FILE each turn's frames are appended there and forced to disk before
+ * they are sent: the floor of any server that delivers only what is durable.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -249,13 +253,22 @@ static void listen_and_tell(const char *ready_file)
         die(ready_file);
 }
 
+static void commit(int log)
+{
+    if (write(log, batch.bytes, batch.len) != (ssize_t)batch.len || fdatasync(log))
+        die("log");
+}
+
 int main(int argc, char **argv)
 {
     struct epoll_event events[EVENTS];
-    if (argc != 2) {
-        fputs("usage: copybroker READY_FILE\n", stderr);
+    int log = -1;
+    if (argc != 2 && argc != 3) {
+        fputs("usage: copybroker READY_FILE [LOG_FILE]\n", stderr);
         return 2;
     }
+    if (argc == 3 && (log = open(argv[2], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) < 0)
+        die(argv[2]);
     if ((epoll_fd = epoll_create1(EPOLL_CLOEXEC)) < 0)
         die("epoll_create1");
     listen_and_tell(argv[1]);
@@ -272,6 +285,8 @@ int main(int argc, char **argv)
             if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
                 read_conn(c);
         }
+        if (batch.len && log >= 0)
+            commit(log);
         for (unsigned i = 0; batch.len && i < subscriber_count; i++)
             write_all(subscribers[i], batch.bytes, batch.len);
         batch.len = 0;

@@ -282,6 +282,17 @@ PEERS: dict[str, Peer] = {
             version=lambda _: "copybroker.c",
             missing="copybroker.c did not compile",
         ),
+        Peer(
+            name="copylog",
+            protocol="streamr",
+            find=lambda: compile_c("copybroker"),
+            command=lambda program, folder: [
+                *(str(program), str(folder / "ready.json"), str(folder / "log")),
+            ],
+            read_port=_ready_file_port,
+            version=lambda _: "copybroker.c with a log",
+            missing="copybroker.c did not compile",
+        ),
     )
 }
 

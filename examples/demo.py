@@ -34,6 +34,9 @@ from catchment.store.proof import verify_lake
 STREAMS = ("demo/weather", "demo/trades", "demo/traffic", "demo/energy")
 PUBLISHERS = 3
 IN_FLIGHT = 256
+MARKER = "made-by-the-demo"
+"""Only a folder that has this file is emptied."""
+
 TROUBLE = ("messages", "forged", "repeated", "out of order", "lost")
 """What is counted, in the order of the table."""
 
@@ -115,11 +118,13 @@ def start_node(data: Path) -> tuple[subprocess.Popen[bytes], str]:
     ready = data / "ready.json"
     command = [sys.executable, "-m", "catchment.cli.main", "serve", "--port", "0", "--data", str(data)]
     command += ["--ready-file", str(ready), "--log-level", "warning"]
-    node = subprocess.Popen(command, stderr=subprocess.PIPE)
-    assert node.stderr is not None
-    first = node.stderr.readline()
-    if not ready.exists():
-        raise SystemExit(f"The node did not start: {(first + node.stderr.read()).decode()}")
+    log = data / "node.log"
+    with log.open("wb") as file:
+        node = subprocess.Popen(command, stderr=file)
+    while not ready.exists():
+        if node.poll() is not None:
+            raise SystemExit(f"The node did not start: {log.read_text()}")
+        time.sleep(0.05)
     return node, msgspec.json.decode(ready.read_bytes())["ws"]
 
 
@@ -203,11 +208,12 @@ def main() -> int:
     arguments = parser.parse_args()
     console = Console(width=min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 100)
     data: Path = arguments.data
-    if data.exists() and not (data / "node.lock").exists():
+    if data.exists() and not (data / MARKER).exists():
         console.print(f"{data} exists and is no folder of an earlier demo; name another with --data.")
         return 2
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
+    (data / MARKER).touch()
     lake = str(data / "lake")
     started = time.monotonic()
     columns = (

@@ -108,7 +108,7 @@ def make_message(signer: ethereum.Signer) -> MakeMessage:
             "stream_partition": 0,
             "timestamp": 1_700_000_000_000,
             "sequence_number": 0,
-            "publisher_id": signer.address,
+            "publisher_id": signer.address if sign else "visitor",
             "msg_chain_id": "chain",
             "prev_msg_ref": None,
             "message_type": message.MessageType.STREAM_MESSAGE,

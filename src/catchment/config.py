@@ -62,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Setting("Port for Mosaic over TCP with TLS and over QUIC; 0 takes a free one.", minimum=0, maximum=MAX_PORT),
     ] = 1320
-    data: Annotated[str, Setting("Folder for the store, the lake and the keys; made when missing.")] = "catchment-data"
+    data: Annotated[str, Setting("Folder for the store and the lake; made when missing.")] = "catchment-data"
     ready_file: Annotated[
         str, Setting("File to write, as JSON, once everything listens: the addresses and the process id.")
     ] = ""

@@ -124,6 +124,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
 
     @property
+    def size(self) -> int:
+        """About how many bytes a place in the log costs: everything whose length a peer chooses."""
+        return len(self.raw) + len(self.id) + len(self.topic) + len(self.publisher) + len(self.chain)
+
+    @property
     def order_key(self) -> OrderKey:
         """Where this entry stands among those of its topic."""
         return OrderKey(self.timestamp, self.sequence, self.publisher, self.chain)

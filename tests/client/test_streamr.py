@@ -81,6 +81,16 @@ def test_a_refusal_is_raised_with_its_code(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_message_too_large_to_send_is_refused_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with node_in(tmp_path) as node, StreamrClient(node.addresses["ws"], private_key=KEY) as client:
+            with pytest.raises(Refused, match="over the limit"):
+                await client.publish("s", "x" * 2_000_000)
+            assert await client.publish("s", "x") == "stored"
+
+    asyncio.run(main())
+
+
 def test_nobody_there_is_said_with_the_address() -> None:
     async def main() -> None:
         with pytest.raises(ConnectionEnded, match="No node answers at"):

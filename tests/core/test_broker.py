@@ -261,7 +261,8 @@ class TestTrouble:
         assert [timestamp for _, timestamp, _ in kinds(store)] == [0, 1, 8, 7]
 
     def test_the_quota_counts_bytes(self, store: FailingStore, origin: Recorder) -> None:
-        broker = Broker(store, Subscriptions(), quota(size=100))
+        names = entry(0, raw=b"").size  # they are kept in a note, too
+        broker = Broker(store, Subscriptions(), quota(size=100 + 2 * names))
         sizes = (60, 60, 40)
         bad = [
             submission(origin, entry(number, raw=b"x" * size), model.Verdict.BAD_SIGNATURE)

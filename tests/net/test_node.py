@@ -95,6 +95,7 @@ BAD_FRAMES = {
     "not subscribed": ('[2,10,"r","s",0]', "r"),
     "range backwards": ('[2,13,"r","s",0,[5,0],[4,0],null,null,null]', "r"),
     "a million bytes too many": ("[" + " " * (1024 * 1024 + 10) + "]", ""),
+    "too large, with an id": ('[2,8,"r","' + "x" * (1024 * 1024 + 10) + '"]', "r"),
 }
 
 
@@ -321,3 +322,73 @@ def test_going_away_is_said_and_everything_accepted_is_kept(tmp_path: Path) -> N
 
 async def _nothing() -> None:
     return
+
+
+UPGRADE_WITHOUT_KEY = f"GET {STREAMR} HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n"
+
+
+def test_an_upgrade_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node, connected(node) as peer:
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            writer.write(UPGRADE_WITHOUT_KEY.encode())
+            assert b" 400 " in await reader.read()
+            writer.close()
+            assert len(node.connections) == 1
+            for connection in list(node.connections):
+                connection.ping()
+            await peer.subscribe("s")
+
+    asyncio.run(main())
+
+
+def test_a_close_frame_without_a_code_is_answered_with_1000(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node:
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            key = "sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+            writer.write(UPGRADE_WITHOUT_KEY.removesuffix("\r\n").encode() + key.encode())
+            assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"\x88\x80\0\0\0\0")
+            assert await reader.read() == b"\x88\x02" + (1000).to_bytes(2)
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_id_that_looks_like_a_message(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node, connected(node) as alice, connected(node) as bob:
+            await bob.subscribe("s")
+            raw = messages("s", 1)[0]
+            alice.publish(raw, ",[32,x")
+            assert await bob.frames.get() == b'[2,0,"",' + raw + b"]"
+
+    asyncio.run(main())
+
+
+def test_nobody_publishes_in_the_name_of_an_address_without_its_signature(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node, connected(node, STREAMR + "&publishAck=1") as peer:
+            raw = messages("s", 1)[0]
+            fields = msgspec.json.decode(raw)
+            peer.publish(msgspec.json.encode([*fields[:7], '"mine now"', None, 0, None]))
+            assert (await peer.next())[1] == 7
+            peer.publish(raw)
+            assert (await peer.next())[3] == "stored"
+
+    asyncio.run(main())
+
+
+def test_a_frame_far_over_the_limit_closes_with_1009(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node, connected(node) as whole, connected(node) as parts:
+            whole.transport.send(WSMsgType.TEXT, b" " * (5 * 1024 * 1024))
+            parts.transport.send(WSMsgType.TEXT, b"[", fin=False)
+            for _ in range(50):
+                parts.transport.send(WSMsgType.CONTINUATION, b" " * 100_000, fin=False)
+            await asyncio.wait_for(asyncio.gather(whole.closed.wait(), parts.closed.wait()), 30)
+            assert (whole.close_code, parts.close_code) == (1009, 1009)
+            assert node.store.next_offset == 0
+
+    asyncio.run(main())

@@ -40,7 +40,13 @@ def test_a_good_message() -> None:
 
 
 def test_an_unsigned_message_is_one_too() -> None:
-    bare = msgspec.structs.replace(signed((START, 0)), signature_type=streamr.SignatureType.NONE, signature=None)
+    made = signed((START, 0))
+    bare = msgspec.structs.replace(
+        made,
+        msg_id=msgspec.structs.replace(made.msg_id, publisher_id="visitor"),
+        signature_type=streamr.SignatureType.NONE,
+        signature=None,
+    )
     assert judged(entry(bare, 0))[:3:2] == (Role.MESSAGE, "unsigned")
 
 
@@ -66,9 +72,8 @@ def test_a_row_that_says_something_else_than_its_bytes(column: str, value: objec
 
 
 def test_a_key_exchange_that_calls_itself_a_message() -> None:
-    exchange = msgspec.structs.replace(
-        signed((START, 0)), message_type=streamr.MessageType.GROUP_KEY_REQUEST, signature_type=0, signature=None
-    )
+    # The type is no part of what is signed.
+    exchange = msgspec.structs.replace(signed((START, 0)), message_type=streamr.MessageType.GROUP_KEY_REQUEST)
     made = entry(exchange, 0, kind=model.Kind.MESSAGE)
     assert judged(made)[:4:2] == (Role.QUARANTINE, "bad_id")
 

@@ -182,12 +182,23 @@ def unsigned() -> dict[str, str]:
     """Nothing is claimed, nothing is proved."""
     nothing: dict[str, Any] = {"signature_type": 0}
     return {
-        "unsigned": text(message(**nothing)),
+        "unsigned": text(message(**nothing, publisher="visitor")),
         "unsigned, no publisher": text(message(**nothing, publisher="", chain="")),
         "unsigned, publisher made of a user name": text(
             message(**nothing, publisher="0x" + hashlib.sha256(b"username").hexdigest())
         ),
-        "unsigned key exchange": text(message(**nothing, type=28)),
+        "unsigned key exchange": text(message(**nothing, publisher="visitor", type=28)),
+        "unsigned, publisher not quite an address": text(message(**nothing, publisher="0x" + "a" * 39)),
+    }
+
+
+def unproved() -> dict[str, str]:
+    """In the name of an address, which has a key, without its signature."""
+    nothing: dict[str, Any] = {"signature_type": 0}
+    return {
+        "an address, unsigned": text(message(**nothing)),
+        "an address in upper case, unsigned": text(message(**nothing, publisher="0X" + "AB" * 20)),
+        "an address, unsigned key exchange": text(message(**nothing, type=28)),
     }
 
 
@@ -310,6 +321,7 @@ def signatures() -> list[dict[str, str]]:
     cases = [(name, raw, "ok", "") for name, raw in accepted().items()]
     cases += [(name, raw, "unsigned", "") for name, raw in unsigned().items()]
     cases += [(name, raw, "bad_signature", "The signature is not") for name, raw in forged().items()]
+    cases += [(name, raw, "bad_signature", "is missing") for name, raw in unproved().items()]
     cases += [(name, raw, "malformed", reason) for name, (raw, reason) in malformed().items()]
     return [
         {"name": name, "raw": raw, "verdict": verdict, "reason_contains": reason}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     which = resend.add_mutually_exclusive_group(required=True)
     which.add_argument("--last", type=int, metavar="N", help="the last N messages")
     which.add_argument("--from", dest="start", type=_ref, metavar="TS[:SEQ]", help="from this timestamp on (ms)")
-    resend.add_argument("--to", dest="end", type=_ref, metavar="TS[:SEQ]", help="up to this timestamp (ms)")
+    resend.add_argument("--to", dest="end", type=_end_ref, metavar="TS[:SEQ]", help="up to this timestamp (ms)")
     for reader in (sub, resend):
         reader.add_argument("--json", action="store_true", help="one JSON object a line")
 
@@ -66,6 +66,11 @@ def _ref(text: str) -> model.Ref:
     return model.Ref(int(timestamp), int(sequence or 0))
 
 
+def _end_ref(text: str) -> model.Ref:
+    """Without a sequence all messages of that millisecond are meant."""
+    return _ref(text) if ":" in text else model.Ref(int(text), model.MAX_SAFE_INTEGER)
+
+
 async def _pub(arguments: argparse.Namespace) -> int:
     private_key = None
     if not arguments.unsigned:
@@ -73,14 +78,22 @@ async def _pub(arguments: argparse.Namespace) -> int:
         if arguments.key is None and not path.exists():
             output.note(f"Made a key to sign with: {path} ({keys.make(path).address})")
         private_key = keys.load_bytes(path)
-    lines: Iterable[str] = sys.stdin if arguments.content is None else [arguments.content]
     async with StreamrClient(arguments.url, private_key=private_key) as client:
-        for text in lines:
+        async for text in _contents(arguments.content):
             content = _as_json(text.rstrip("\n"))
             if content:
                 outcome = await client.publish(arguments.stream, content, partition=arguments.partition)
                 _tell_published(arguments, outcome)
     return 0
+
+
+async def _contents(argument: str | None) -> AsyncIterator[str]:
+    """The argument, or each line of standard input; waiting for one keeps the connection alive."""
+    if argument is not None:
+        yield argument
+        return
+    while text := await asyncio.to_thread(sys.stdin.readline):
+        yield text
 
 
 def _as_json(text: str) -> str:
@@ -89,6 +102,10 @@ def _as_json(text: str) -> str:
         msgspec.json.decode(text)
     except msgspec.DecodeError:
         return "" if not text else msgspec.json.encode(text).decode()
+    except UnicodeEncodeError:
+        raise UserError("The content is not valid UTF-8.") from None
+    except RecursionError:
+        raise UserError("The content is nested too deeply.") from None
     return text
 
 

@@ -79,12 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CatchmentError as error:
         output.error(str(error))
         return 1
+    except UnicodeDecodeError as error:
+        output.error(f"The input is not valid UTF-8: {error}")
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # Whoever read our output has seen enough; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        output.error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        return 1
     return code
 
 

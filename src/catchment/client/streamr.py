@@ -31,6 +31,9 @@ from catchment.wire.streamr.fields import LooseMessageRef, MessageID, MessageRef
 log = logging.getLogger(__name__)
 
 MAX_FRAME: Final = 16 * 1024 * 1024
+MAX_MESSAGE: Final = 1024 * 1024 - 1024
+"""What a node takes in one frame (facts/streamr.md, section 1), less the request around it."""
+
 CHAIN_ID_CHARACTERS: Final = 20
 
 
@@ -182,6 +185,8 @@ class StreamrClient:
         self._subscriptions: dict[model.Topic, _Stream] = {}
         self._resends: dict[str, _Stream] = {}
         self._closing = False
+        self._fruitless = 0
+        """Connections in a row that ended before anything was confirmed."""
         self.forged = 0
         """Messages dropped because their signature was not their publisher's."""
 
@@ -232,12 +237,23 @@ class StreamrClient:
         return await (await self.send_raw(raw))
 
     async def send_raw(self, raw: bytes) -> asyncio.Future[str]:
-        """Send a message and return at once with the future of its confirmation, so that many can be on their way."""
+        """Send a message and return at once with the future of its confirmation, so that many can be on their way.
+
+        Raises:
+            Refused: it is too large to be sent.
+            ConnectionEnded: the node cannot be reached.
+        """
+        if len(raw) > MAX_MESSAGE:
+            raise Refused(f"A message of {len(raw)} bytes is over the limit of {MAX_MESSAGE}.", "INVALID_REQUEST")
         request_id = next(self._request_ids)
         confirmed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._unconfirmed[request_id] = (raw, confirmed)
         if self._transport is None:
-            await self._connect()  # sends what is not confirmed
+            try:
+                await self._connect()  # sends what is not confirmed
+            except ConnectionEnded:
+                self._unconfirmed.pop(request_id, None)
+                raise
         else:
             self._send_publish(request_id, raw)
         await self._writable.wait()
@@ -362,7 +378,6 @@ class StreamrClient:
                 self._send_publish(request_id, raw)
 
     async def _try_to_connect(self) -> WSTransport:
-        delay = 0.05
         for attempt in range(1, self._attempts + 1):
             try:
                 transport, _ = await ws_connect(
@@ -376,8 +391,7 @@ class StreamrClient:
                 problem = str(error)
             if attempt == self._attempts:
                 raise ConnectionEnded(f"No node answers at {self._url}: {problem}")
-            await asyncio.sleep(delay)
-            delay = min(2.0, delay * 2)
+            await asyncio.sleep(_delay(attempt))
         raise AssertionError("unreachable")
 
     def _send(self, payload: bytes) -> None:
@@ -412,7 +426,12 @@ class StreamrClient:
             self._reconnect = asyncio.get_running_loop().create_task(self._send_again())
 
     async def _send_again(self) -> None:
+        self._fruitless += 1
+        if self._fruitless > self._attempts:
+            self._fail_all(ConnectionEnded(f"The node ended {self._attempts} connections and confirmed nothing."))
+            return
         try:
+            await asyncio.sleep(_delay(self._fruitless))
             await self._connect()
         except ConnectionEnded as ended:
             self._fail_all(ended)
@@ -446,6 +465,7 @@ class StreamrClient:
         elif answer.type in (ControlType.RESEND_RESPONSE_RESENT, ControlType.RESEND_RESPONSE_NO_RESEND):
             self._to_resend(answer.request_id, None)
         elif answer.type is ControlType.PUBLISH_ACKNOWLEDGED:
+            self._fruitless = 0
             waiting = self._unconfirmed.pop(answer.request_id, None)
             if waiting is not None and not waiting[1].done():
                 waiting[1].set_result(answer.outcome)
@@ -468,6 +488,11 @@ class StreamrClient:
         if asked is not None and not asked.done():
             asked.set_exception(refused)
         self._to_resend(answer.request_id, refused)
+
+
+def _delay(attempt: int) -> float:
+    """Seconds to wait after so many attempts in a row."""
+    return min(2.0, 0.05 * float(1 << min(attempt - 1, 10)))
 
 
 def now_ms() -> int:

@@ -161,7 +161,7 @@ class Broker:
         elif entry.kind is not model.Kind.REFUSED:
             # Of another kind it would be indexed and served, whatever its verdict.
             entry = msgspec.structs.replace(entry, kind=model.Kind.REFUSED)
-        if self._quota.allows(publish.origin.sender, len(entry.raw), now):
+        if self._quota.allows(publish.origin.sender, entry.size, now):
             notes.append(entry)
         else:
             metrics.UNNOTED.inc()

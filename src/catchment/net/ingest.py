@@ -157,12 +157,15 @@ class Ingest:
                 publish.status = Status.FAILED
         # The next commit runs while this one is delivered.
         self._commit()
-        self.broker.deliver(batch.publishes)
+        try:
+            self.broker.deliver(batch.publishes)
+        except Exception:
+            log.exception("delivering a batch failed; it is committed, and resends have it")
         self._bytes -= batch.size
         if self._roomy and self._bytes * 2 <= self._limit:
             waiting, self._roomy = self._roomy, []
             for call in waiting:
-                call()
+                self._loop.call_soon(call)
         self._rest()
 
     def _rest(self) -> None:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final, Protocol
 
 from catchment import metrics, model
-from catchment.errors import OurFault
 from catchment.net.outbox import HIGH_WATER, Outbox
 from catchment.sessions.base import Resend, Session
 from catchment.store.history import History
@@ -55,7 +54,8 @@ class Resender:
         session = peer.session
         try:
             count = await self._send_all(peer, request)
-        except OurFault:
+        except Exception:
+            # Our fault whatever it is; the peer must not wait for ever.
             log.exception("a resend of %r failed", request.question.topic)
             peer.outbox.write(self._frame(session.resend_failed(request)))
             return

@@ -78,6 +78,7 @@ class Node:
         """
         settings = self.settings
         self._lock = _lock_folder(self.folder)
+        self._forget_ready_file()
         self.store = LmdbStore.open(self.folder / "store", max_bytes=settings.store_bytes or None)
         self.sealer = Sealer(self.store, self.lake_address, lock_path=self.folder / "seal.lock")
         self._sealing = ThreadPoolExecutor(1, thread_name_prefix="sealer")
@@ -93,6 +94,7 @@ class Node:
         self.ingest = Ingest(self.broker, threads=threads, limit=settings.ingest_bytes)
         self.resender = Resender(History(self.store, self.lake_address), frame=frame)
         self.http = HttpApp(make_app(self))
+        metrics.SEALED_OFFSET.set(self._sealed)
         await self._listen()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._ping_all()))
@@ -128,6 +130,11 @@ class Node:
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
         return {"http": f"http://{host}:{self.port}", "ws": f"ws://{host}:{self.port}"}
 
+    def _forget_ready_file(self) -> None:
+        """Take away what an earlier node left: it would be believed."""
+        if self.settings.ready_file:
+            Path(self.settings.ready_file).unlink(missing_ok=True)
+
     def write_ready_file(self) -> None:
         """Tell that everything listens, in one step so that no reader sees half a file.
 
@@ -153,6 +160,11 @@ class Node:
             "sealing": self._seal_problem or "ok",
             "accepting": "the node is shutting down" if self._draining else "ok",
         }
+
+    def metrics(self) -> bytes:
+        """Every metric; what is cheaper to look up than to keep is looked up now."""
+        metrics.NEXT_OFFSET.set(self.store.next_offset)
+        return metrics.exposition()
 
     def info(self) -> Mapping[str, object]:
         """Identity, protocols and offsets."""
@@ -207,15 +219,14 @@ class Node:
             session = dialect.open(dict(parse_qsl(query)))
         except PeerFault as fault:
             return _refuse(400, fault.message + "\n")
-        connection = Connection(
+        return Connection(
             session,
             ingest=self.ingest,
             resender=self.resender,
             outbox_limit=self.settings.outbox_bytes,
+            on_opened=self.connections.add,
             on_closed=self._closed,
         )
-        self.connections.add(connection)
-        return connection
 
     def _closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -245,11 +256,14 @@ class Node:
             if sealed:
                 self._sealed = sealed[-1].last
             metrics.SEALED_OFFSET.set(self._sealed)
-            metrics.NEXT_OFFSET.set(self.store.next_offset)
             await self._retire()
         except (OurFault, UserError) as problem:
             self._seal_problem = str(problem)
             log.error("sealing failed, trying again in %g s: %s", self.settings.seal_seconds, problem)
+        except Exception:
+            # Whatever it was, the next attempt must come: an unsealed log only grows.
+            self._seal_problem = "an unexpected error; see the log"
+            log.exception("sealing failed, trying again in %g s", self.settings.seal_seconds)
         else:
             self._seal_problem = None
 

@@ -27,6 +27,9 @@ PING: Final = b"\x89\x00"
 HARD_LIMIT_FACTOR: Final = 4
 """A frame over the session's limit is answered; one this many times over it ends the connection with code 1009."""
 
+HEAD: Final = 4096
+"""How much of a frame that is too large is looked at for its request id."""
+
 RESENDS_AT_ONCE: Final = 4
 MAX_RESENDS: Final = 1000
 """Resends one connection may have asked for and not got; more are refused."""
@@ -73,6 +76,7 @@ class Connection(WSListener):
         ingest: Ingest,
         resender: Resender,
         outbox_limit: int,
+        on_opened: Callable[[Connection], None],
         on_closed: Callable[[Connection], None],
     ) -> None:
         self.session = session
@@ -81,11 +85,12 @@ class Connection(WSListener):
         self._ingest = ingest
         self._resender = resender
         self._outbox_limit = outbox_limit
+        self._on_opened = on_opened
         self._on_closed = on_closed
         self._subscriptions: Subscriptions = ingest.broker.subscriptions
         self._form = framed(session.form)
         self._topics: set[model.Topic] = set()
-        self._fragments: list[bytes] = []
+        self._fragments: bytearray | None = None
         self._fragments_size = 0
         self._fragments_text = True
         self._awaiting_pong = False
@@ -103,6 +108,7 @@ class Connection(WSListener):
         self.sender = str(peer[0]) if peer else "?"
         self.outbox = Outbox(transport.underlying_transport, limit=self._outbox_limit, on_overflow=self._cut)
         metrics.CONNECTIONS.labels(self.protocol_name).inc()
+        self._on_opened(self)
 
     def on_ws_frame(self, transport: WSTransport, received: WSFrame) -> None:
         """Take one frame. What breaks here is our fault; it ends this connection and no other."""
@@ -110,17 +116,17 @@ class Connection(WSListener):
             self._frame(transport, received)
         except Exception:
             log.exception("a frame from %s broke its connection", self.sender)
-            transport.send_close(WSCloseCode.INTERNAL_ERROR, b"internal error")
-            transport.disconnect()
+            self._close(WSCloseCode.INTERNAL_ERROR, b"internal error")
 
     def _frame(self, transport: WSTransport, received: WSFrame) -> None:
         self._awaiting_pong = False
         kind = received.msg_type
-        if kind is _TEXT_FRAME and received.fin and not self._fragments:
-            self._message(received.get_payload_as_bytes(), True)
+        if kind is _TEXT_FRAME and received.fin and self._fragments is None:
+            data = received.get_payload_as_bytes()
+            self._message(data, True, len(data))
         elif kind is WSMsgType.CLOSE:
-            transport.send_close(received.get_close_code())
-            transport.disconnect()
+            # An empty close frame has no code, and none may be sent that stands for "none" (RFC 6455, section 7.4.1).
+            self._close(received.get_close_code() if received.payload_size >= 2 else WSCloseCode.OK, b"")
         elif kind in (WSMsgType.PING, WSMsgType.PONG):
             return  # picows has answered the ping
         else:
@@ -157,6 +163,8 @@ class Connection(WSListener):
 
     def ping(self) -> None:
         """Ask for a sign of life; cut the connection that gave none since the last time."""
+        if self._paused:
+            return  # we are not reading: a pong would not be seen
         if self._awaiting_pong:
             self.cut()
             return
@@ -170,8 +178,7 @@ class Connection(WSListener):
 
     def goodbye(self) -> None:
         """Close as a node that goes away (RFC 6455, section 7.4.1: 1001)."""
-        self._transport.send_close(WSCloseCode.GOING_AWAY, b"the node is shutting down")
-        self._transport.disconnect()
+        self._close(WSCloseCode.GOING_AWAY, b"the node is shutting down")
 
     def cut(self) -> None:
         """End without a word."""
@@ -183,31 +190,34 @@ class Connection(WSListener):
         """Put a fragmented message together, or refuse what is no part of one (RFC 6455, section 5.4)."""
         kind = received.msg_type
         begins = kind in (WSMsgType.TEXT, WSMsgType.BINARY)
-        if begins == bool(self._fragments):
-            self._transport.send_close(WSCloseCode.PROTOCOL_ERROR, b"fragments out of order")
-            self._transport.disconnect()
+        if begins == (self._fragments is not None):
+            self._close(WSCloseCode.PROTOCOL_ERROR, b"fragments out of order")
             return
         if begins:
-            self._fragments_text = kind == WSMsgType.TEXT
+            self._fragments = bytearray()
+            self._fragments_text = kind is _TEXT_FRAME
             self._fragments_size = 0
+        assert self._fragments is not None
         self._fragments_size += received.payload_size
-        # Over the limit only the fact is kept, not the bytes.
-        fits = self._fragments_size <= self.session.max_frame
-        self._fragments.append(received.get_payload_as_bytes() if fits else b"")
-        if not received.fin:
+        limit = self.session.max_frame
+        if self._fragments_size <= limit:
+            self._fragments += received.get_payload_as_bytes()
+        elif self._fragments_size > limit * HARD_LIMIT_FACTOR:
+            self._close(WSCloseCode.MESSAGE_TOO_BIG, b"too many fragments")
             return
-        data = b"".join(self._fragments)
-        self._fragments = []
-        if fits:
-            self._message(data, self._fragments_text)
-        else:
-            for command in self.session.frame_too_large(self._fragments_size):
-                self._carry_out(command)
+        # Between the two limits the beginning is kept, to answer under its request id.
+        if received.fin:
+            data, self._fragments = bytes(self._fragments), None
+            self._message(data, self._fragments_text, self._fragments_size)
 
-    def _message(self, data: bytes, text: bool) -> None:
+    def _close(self, code: WSCloseCode, reason: bytes) -> None:
+        self._transport.send_close(code, reason)
+        self._transport.disconnect()
+
+    def _message(self, data: bytes, text: bool, size: int) -> None:
         session = self.session
-        if len(data) > session.max_frame:
-            commands = session.frame_too_large(len(data))
+        if size > session.max_frame:
+            commands = session.frame_too_large(size, data[:HEAD])
         else:
             commands = session.receive(data, text=text, now=now_us())
         for command in commands:

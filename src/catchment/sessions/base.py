@@ -59,8 +59,8 @@ class Session(Protocol):
     def receive(self, data: bytes, *, text: bool, now: int) -> Sequence[Command]:
         """Take one frame; `now` is UTC microseconds. Errors of the peer come back as `Send` commands."""
 
-    def frame_too_large(self, size: int) -> Sequence[Command]:
-        """Word the refusal of a frame that was not read."""
+    def frame_too_large(self, size: int, head: bytes) -> Sequence[Command]:
+        """Word the refusal of a frame that is not read; `head` is its beginning."""
 
     def published(self, request_id: str, status: Status, verdict: model.Verdict) -> bytes | None:
         """Word the end of a `Publish`; None when the protocol says nothing."""

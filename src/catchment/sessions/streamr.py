@@ -35,8 +35,6 @@ NEGOTIABLE: Final = {
 
 
 MAX_SUBSCRIPTIONS: Final = 10_000
-LONG_NAME: Final = 1024
-"""Stream ids longer than this are bounded in their sum, too: together in one connection by `MAX_FRAME`."""
 
 
 def _broadcast_form(control_version: int, message_version: int) -> Form:
@@ -120,11 +118,11 @@ class StreamrSession:
             metrics.REQUESTS_INVALID.labels("streamr", fault.code).inc()
             return (Send(self._error(fault.request_id or request_id, fault.message, fault.code)),)
 
-    def frame_too_large(self, size: int) -> Sequence[Command]:
-        """Word the refusal of a frame that was not read; its request id is unknown."""
+    def frame_too_large(self, size: int, head: bytes) -> Sequence[Command]:
+        """Word the refusal of a frame that is not read, under its request id where the head shows one."""
         metrics.REQUESTS_INVALID.labels("streamr", ErrorCode.INVALID_REQUEST).inc()
         text = f"A frame of {size} bytes is over the limit of {self.max_frame}."
-        return (Send(self._error("", text, ErrorCode.INVALID_REQUEST)),)
+        return (Send(self._error(control.request_id_in_head(head), text, ErrorCode.INVALID_REQUEST)),)
 
     def published(self, request_id: str, status: Status, verdict: model.Verdict) -> bytes | None:
         """Answer a publish: silence is success in every version, unless the client asked for more."""
@@ -168,7 +166,7 @@ class StreamrSession:
                 f"max allowed +{MAX_FUTURE_MS} ms",
                 code=ErrorCode.FUTURE_TIMESTAMP,
             )
-        if parsed.signature_type is message.SignatureType.NONE:
+        if not message.needs_check(parsed):
             entry = message.to_entry(parsed, raw, verdict=model.Verdict.UNSIGNED, received_at=now)
             return Publish(request_id, entry, None, self._publish_ack)
         entry = message.to_entry(parsed, raw, verdict=model.Verdict.OK, received_at=now)
@@ -184,8 +182,7 @@ class StreamrSession:
 
     def _subscribe(self, request: Control) -> Command:
         topic = model.Topic(request.stream_id, request.stream_partition)
-        size = sum(len(known.name) for known in self._topics) if len(topic.name) > LONG_NAME else 0
-        if len(self._topics) >= MAX_SUBSCRIPTIONS or size > MAX_FRAME:
+        if len(self._topics) >= MAX_SUBSCRIPTIONS:
             raise PeerFault(
                 f"Too many subscriptions on one connection; {MAX_SUBSCRIPTIONS} are allowed.",
                 code=ErrorCode.INVALID_REQUEST,

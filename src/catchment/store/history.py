@@ -73,6 +73,10 @@ class _Wanted(NamedTuple):
         )
 
 
+SEALED_SLICE: Final = 64
+"""Places of a page that is bounded in bytes and holds dropped rows."""
+
+
 class History:
     """Answers "last, from, range" over everything the log ever accepted. Any thread may ask.
 
@@ -98,6 +102,9 @@ class History:
             StoreCorrupt: a row does not match its checksum.
         """
         places, more = self._store.walk(question, after=after, limit=limit, max_bytes=max_bytes)
+        if max_bytes is not None and len(places) > SEALED_SLICE and any(place.row is None for place in places):
+            # How large dropped rows are is not known before they are read: few at a time.
+            places, more = self._store.walk(question, after=after, limit=SEALED_SLICE, max_bytes=max_bytes)
         rows = self._rows(question.topic, places)
         size = 0
         for at, (row, following) in enumerate(itertools.pairwise(rows), start=1):

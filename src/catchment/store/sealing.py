@@ -164,7 +164,11 @@ class Sealer:
         if self._lock_path is None:
             yield
             return
-        with self._lock_path.open("ab") as file:
+        try:
+            file = self._lock_path.open("ab")
+        except OSError as error:
+            raise OurFault(f"the lock {self._lock_path} cannot be opened: {error.strerror}") from error
+        with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -270,7 +274,7 @@ class Sealer:
             rows += same
             if len(same) < len(found):
                 break
-            size += sum(len(row.entry.raw) for row in same)
+            size += sum(row.entry.size for row in same)
         return rows
 
     def _previous(self, table: RawTable, epoch: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from catchment import __version__, metrics
+from catchment import __version__
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -25,6 +25,9 @@ class NodeView(Protocol):
 
     def info(self) -> Mapping[str, object]:
         """Who this node is and what it speaks."""
+
+    def metrics(self) -> bytes:
+        """All metrics in Prometheus' text format."""
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -53,7 +56,7 @@ def readyz(node: NodeView) -> Response:
 
 def metrics_page(node: NodeView) -> Response:
     """Prometheus' text format."""
-    return Response(metrics.exposition(), content_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(node.metrics(), content_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def info(node: NodeView) -> Response:

@@ -44,11 +44,16 @@ def _read_streamr(raw: bytes) -> Reading:
     return Reading(
         verdict,
         entry=streamr.to_entry(message, raw, verdict=verdict, received_at=0),
-        reason="" if verdict.accepted else f"The signature is not {message.msg_id.publisher_id}'s.",
+        reason="" if verdict.accepted else _why_refused(message),
         content=message.content,
         encryption=message.encryption_type.name.lower(),
         group_key_id=message.group_key_id,
     )
+
+
+def _why_refused(message: streamr.StreamMessage) -> str:
+    publisher = message.msg_id.publisher_id
+    return f"The signature is not {publisher}'s." if message.signature else f"The signature of {publisher} is missing."
 
 
 READERS: Final[Mapping[model.Protocol, Callable[[bytes], Reading]]] = {

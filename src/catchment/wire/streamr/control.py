@@ -20,8 +20,10 @@ from catchment.wire.streamr.fields import (
     ArrayReader,
     Field,
     LooseMessageRef,
-    NonEmpty,
+    Name,
     Number,
+    RequestId,
+    StreamId,
     not_json,
 )
 
@@ -77,8 +79,8 @@ class Control(msgspec.Struct, frozen=True, gc=False):
     outcome: str = ""
 
 
-_REQUEST_ID = Field("request_id", "requestId", str)
-_STREAM_ID = Field("stream_id", "streamId", NonEmpty)
+_REQUEST_ID = Field("request_id", "requestId", RequestId)
+_STREAM_ID = Field("stream_id", "streamId", StreamId)
 # "Optional, defaults to 0": null counts as left out.
 _PARTITION = Field("stream_partition", "streamPartition", Number | None)
 _LAST_PARTITION = _PARTITION._replace(optional=True)
@@ -86,8 +88,8 @@ _MESSAGE = Field("message", "streamProtocolMessage", msgspec.Raw)
 _TOKEN = Field("session_token", "sessionToken", str | None, optional=True)
 _FROM = Field("from_msg_ref", "fromMsgRef", LooseMessageRef)
 _TO = Field("to_msg_ref", "toMsgRef", LooseMessageRef)
-_PUBLISHER = Field("publisher_id", "publisherId", str | None)
-_CHAIN = Field("msg_chain_id", "msgChainId", str | None)
+_PUBLISHER = Field("publisher_id", "publisherId", Name | None)
+_CHAIN = Field("msg_chain_id", "msgChainId", Name | None)
 
 _STREAM_ANSWER = (_REQUEST_ID, _STREAM_ID, _LAST_PARTITION)
 
@@ -160,7 +162,7 @@ class _HeadAndRequest(msgspec.Struct, array_like=True):
 
     version: msgspec.Raw
     type: msgspec.Raw
-    request_id: str
+    request_id: RequestId
 
 
 _decode_head = msgspec.json.Decoder(_Head).decode
@@ -179,7 +181,7 @@ def decode(data: bytes) -> Control:
     try:
         return _decode_any(data)
     except PeerFault as fault:
-        fault.request_id = _readable_request_id(data)
+        fault.request_id = readable_request_id(data)
         raise
 
 
@@ -219,14 +221,20 @@ def _read_head(data: bytes) -> tuple[int, ControlType | None]:
         return head.version, None
 
 
-def _readable_request_id(data: bytes) -> str:
+def readable_request_id(data: bytes) -> str:
+    """The request id of a frame that cannot be read as a whole; empty when that cannot be read either."""
     try:
         return _decode_request_id(data).request_id
     except RecursionError:
         # Valid JSON as far as anyone looked; the bomb stands behind the id.
-        found = _REQUEST_ID_IN_HEAD.match(data)
+        return request_id_in_head(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
+
+
+def request_id_in_head(head: bytes) -> str:
+    """The request id at the beginning of a frame of which no more can be read; empty when there is none."""
+    found = _REQUEST_ID_IN_HEAD.match(head)
     try:
         return "" if found is None else _decode_text(found.group(1))
     except (msgspec.DecodeError, UnicodeDecodeError):

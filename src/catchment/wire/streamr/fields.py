@@ -20,6 +20,17 @@ INVALID_REQUEST: Final = "INVALID_REQUEST"
 Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INTEGER)]
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
+MAX_NAME: Final = 1024
+"""Characters of a stream id, publisher id or chain id: they are indexed, and repeated in notes and statistics. The
+documents set no limit; the longest in use are well below a hundred."""
+
+MAX_REQUEST_ID: Final = 256
+"""Characters of a request id: a resend repeats it with every message."""
+
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+StreamId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
+RequestId = Annotated[str, msgspec.Meta(max_length=MAX_REQUEST_ID)]
+
 _PATH = re.compile(r" - at `\$(.*)`$")
 _INDEX = re.compile(r"\[(\d+)\]")
 
@@ -27,12 +38,12 @@ _INDEX = re.compile(r"\[(\d+)\]")
 class MessageID(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
     """Stream Protocol, MessageID: what identifies a message."""
 
-    stream_id: NonEmpty
+    stream_id: StreamId
     stream_partition: Number
     timestamp: Number
     sequence_number: Number
-    publisher_id: str
-    msg_chain_id: str
+    publisher_id: Name
+    msg_chain_id: Name
 
 
 class MessageRef(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):

@@ -193,9 +193,21 @@ def signed_payload(message: StreamMessage) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def needs_check(message: StreamMessage) -> bool:
+    """Whether there is anything to prove: without a signature and without an address as publisher there is not."""
+    if message.signature_type is not SignatureType.NONE:
+        return True
+    return ethereum.parse_address(message.msg_id.publisher_id) is not None
+
+
 def judge(message: StreamMessage) -> model.Verdict:
-    """What the signature proves. The one place that decides, for the node and for Spark."""
-    if message.signature_type is SignatureType.NONE:
+    """What the signature proves. The one place that decides, for the node and for Spark.
+
+    An address has a key, so a message in its name without a signature is nobody's: accepted, it would take the
+    identity of a message the owner is about to sign. (Users without a key publish unsigned under a hash of 32 bytes:
+    facts/streamr.md, section 4.)
+    """
+    if not needs_check(message):
         return model.Verdict.UNSIGNED
     if ethereum.signed_by(message.msg_id.publisher_id, signed_payload(message), message.signature or ""):
         return model.Verdict.OK

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from catchment.errors import PeerFault
+from catchment.wire.streamr.fields import RequestId
 from catchment.wire.streamr.message import StreamMessage, check
 
 _BEGINS: Final = b'[2,8,"'
@@ -29,7 +30,7 @@ class _Request(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froz
 
     version: int
     type: int
-    request_id: str
+    request_id: RequestId
     message: StreamMessage
     session_token: str | None = None
 
@@ -53,7 +54,7 @@ def read(data: bytes) -> Published | None:
     """
     if not data.startswith(_BEGINS):
         return None
-    start = data.find(_BETWEEN, len(_BEGINS) - 1) + 2
+    start = data.find(_BETWEEN, len(_BEGINS)) + 2
     # A backslash before the quote: the request id holds an escape, and the quote may be part of it.
     if start < len(_BEGINS) or data[start - 3] == _BACKSLASH:
         return None
