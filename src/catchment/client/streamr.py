@@ -279,10 +279,8 @@ class StreamrClient:
         """
         stream = await self.open_subscription(stream_id, partition=partition)
         try:
-            while (arrived := await stream.next()) is not None:
-                received = self._received(arrived)
-                if received is not None:
-                    yield received
+            async for received in self._judged(stream):
+                yield received
         finally:
             await self._end_subscription(model.Topic(stream_id, partition))
 
@@ -350,12 +348,17 @@ class StreamrClient:
         stream = self._resends[request.request_id] = _Stream()
         self._send(control.encode(request))
         try:
-            while (arrived := await stream.next()) is not None:
-                received = self._received(arrived)
-                if received is not None:
-                    yield received
+            async for received in self._judged(stream):
+                yield received
         finally:
             self._resends.pop(request.request_id, None)
+
+    async def _judged(self, stream: _Stream) -> AsyncIterator[Received]:
+        """What arrives on a stream until its end, less what is forged."""
+        while (arrived := await stream.next()) is not None:
+            received = self._received(arrived)
+            if received is not None:
+                yield received
 
     def _received(self, arrived: Arrived) -> Received | None:
         if not self._verify:

@@ -83,6 +83,8 @@ def make_app(node: NodeView) -> Callable[[Scope, Receive, Send], Awaitable[None]
             (b"content-length", str(len(response.body)).encode()),
             (b"cache-control", b"no-store"),
             (b"x-content-type-options", b"nosniff"),
+            # One request a connection: the ten seconds for its head (net/http.py) then hold for every request.
+            (b"connection", b"close"),
         ]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else response.body})
