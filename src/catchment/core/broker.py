@@ -94,10 +94,11 @@ class Broker:
 
         A check that breaks (our fault) fails its own publish and no other.
         """
+        accepted = Status.ACCEPTED
         for publish in batch:
             check = publish.check
             if check is None:
-                publish.status = Status.ACCEPTED
+                publish.status = accepted
                 continue
             try:
                 verdict = check()
@@ -123,7 +124,8 @@ class Broker:
         """
         entries, self._notes = self._notes, []
         notes = len(entries)
-        kept = [publish for publish in batch if publish.status is Status.ACCEPTED]
+        accepted, stored = Status.ACCEPTED, Status.STORED
+        kept = [publish for publish in batch if publish.status is accepted]
         entries.extend([publish.entry for publish in kept])
         if len(kept) < len(batch):
             for publish in batch:
@@ -145,7 +147,7 @@ class Broker:
                 publish.status = Status.DUPLICATE
                 self._note(self._notes, publish, now)
             else:
-                publish.status = Status.STORED
+                publish.status = stored
 
     def _failed(self, fault: OurFault, kept: Sequence[Publish]) -> None:
         self.failing = str(fault)
@@ -172,13 +174,19 @@ class Broker:
         Each form is encoded and joined once per topic, and the same bytes go to everyone who takes that form.
         """
         topics: dict[tuple[str, int], list[model.Entry]] = {}
-        counts: dict[_Counted, int] = {}
+        # Messages that ended alike, found run by run: most batches are one.
+        runs: dict[_Counted, list[Publish]] = {}
+        run: list[Publish] = []
+        last: _Counted | None = None
         told: list[Publish] = []
         stored = Status.STORED
         for publish in batch:
             entry, status = publish.entry, publish.status
-            counted = (status, entry.protocol, entry.version, entry.verdict)
-            counts[counted] = counts.get(counted, 0) + 1
+            ending = (status, entry.protocol, entry.version, entry.verdict)
+            if ending != last:
+                last = ending
+                run = runs.setdefault(last, [])
+            run.append(publish)
             if status is stored:
                 topic = (entry.topic, entry.partition)
                 waiting = topics.get(topic)
@@ -193,8 +201,8 @@ class Broker:
             self._deliver_topic(model.Topic(*topic), entries)
         for publish in told:
             publish.origin.published(publish.request_id, publish.status, publish.entry.verdict)
-        for counted, count in counts.items():
-            _counter(*counted).inc(count)
+        for counted, ended in runs.items():
+            _counter(*counted).inc(len(ended))
 
     def _deliver_topic(self, topic: model.Topic, entries: Sequence[model.Entry]) -> None:
         # A sink that cannot keep up ends itself while it is written to, which takes it out of the subscriptions.

@@ -173,9 +173,11 @@ class LmdbStore:
         order = txn.cursor(db=self._db.order)
         rows: list[tuple[bytes, bytes]] = []
         offsets: list[int] = []
+        refused, repeat = model.Kind.REFUSED, model.Kind.DUPLICATE
         for entry in entries:
             value = records.pack_offset(offset)
-            if entry.kind in records.UNINDEXED:
+            kind = entry.kind
+            if kind is refused or kind is repeat:
                 record = records.encode_inline(entry, offset, epoch)
             elif entry.id and not txn.put(_id_key(entry.protocol, entry.id), value, overwrite=False, db=self._db.ids):
                 offsets.append(base.DUPLICATE)

@@ -29,6 +29,12 @@ from catchment.wire.streamr.fields import (
 
 NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 
+# Looking a member up in its enumeration costs more than comparing it; these stand in the way of every message.
+_STREAMR: Final = model.Protocol.STREAMR
+_MESSAGE: Final = model.Kind.MESSAGE
+_OK: Final = model.Verdict.OK
+_UNSIGNED: Final = model.Verdict.UNSIGNED
+
 
 class MessageType(IntEnum):
     """Stream Protocol, table `messageType`."""
@@ -60,6 +66,10 @@ class SignatureType(IntEnum):
     NONE = 0
     ETH_LEGACY = 1
     ETH = 2
+
+
+_STREAM_MESSAGE: Final = MessageType.STREAM_MESSAGE
+_NONE: Final = SignatureType.NONE
 
 
 class StreamMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
@@ -165,7 +175,7 @@ def check(message: StreamMessage) -> None:
                 f"[{msg_id.timestamp},{msg_id.sequence_number}] itself.",
                 code=INVALID_REQUEST,
             )
-    if message.signature_type is SignatureType.NONE:
+    if message.signature_type is _NONE:
         if message.signature is not None:
             raise PeerFault("signatureType is 0 (none) but there is a signature.", code=INVALID_REQUEST)
     elif not message.signature:
@@ -195,7 +205,7 @@ def signed_payload(message: StreamMessage) -> bytes:
 
 def needs_check(message: StreamMessage) -> bool:
     """Whether there is anything to prove: without a signature and without an address as publisher there is not."""
-    if message.signature_type is not SignatureType.NONE:
+    if message.signature_type is not _NONE:
         return True
     return ethereum.parse_address(message.msg_id.publisher_id) is not None
 
@@ -219,10 +229,10 @@ def to_entry(message: StreamMessage, raw: bytes, *, verdict: model.Verdict, rece
 
     Key-exchange messages are a kind of their own; a message that failed its check is kept as refused.
     """
-    if not verdict.accepted:
+    if verdict is not _OK and verdict is not _UNSIGNED:
         kind = model.Kind.REFUSED
-    elif message.message_type is MessageType.STREAM_MESSAGE:
-        kind = model.Kind.MESSAGE
+    elif message.message_type is _STREAM_MESSAGE:
+        kind = _MESSAGE
     else:
         kind = model.Kind.KEYEXCHANGE
     msg_id = message.msg_id
@@ -230,7 +240,7 @@ def to_entry(message: StreamMessage, raw: bytes, *, verdict: model.Verdict, rece
     # In the order of Entry's fields: by name it would cost twice as much, and this runs for every message.
     return model.Entry(
         kind,
-        model.Protocol.STREAMR,
+        _STREAMR,
         message.version,
         msg_id.stream_id,
         msg_id.stream_partition,
