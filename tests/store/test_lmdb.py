@@ -16,7 +16,8 @@ import pytest
 from catchment import errors, model
 from catchment.model import Kind, Protocol, Range, Topic
 from catchment.store.base import DUPLICATE
-from catchment.store.lmdb import STORE_FORMAT, LmdbStore
+from catchment.store.environment import STORE_FORMAT
+from catchment.store.lmdb import LmdbStore
 
 TOPIC = Topic("0xab/stream", 0)
 

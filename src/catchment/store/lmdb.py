@@ -20,31 +20,27 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import lmdb
 
 from catchment import errors, model
 from catchment.store import base, records
+from catchment.store.environment import (
+    EPOCH_KEY,
+    MAP_SIZES,
+    Databases,
+    open_environment,
+    prepare,
+    random_epoch,
+    sync_folders,
+)
 from catchment.store.names import LONGEST_KEY, Fresh, Names, NameView, Naming, short_key
 
-STORE_FORMAT: Final = 1
-"""Written into the store; a store with a greater number is refused."""
-
-MAP_SIZES: Final = (1 << 40, 1 << 36, 1 << 33, 1 << 30) if sys.maxsize > 1 << 32 else (1 << 30,)
-"""The map is sparse: its size is address space, not disk. Where the system refuses one size, the next is tried."""
-
-MAX_READERS: Final = 512
-
-_FORMAT_KEY: Final = b"format"
-_FORMAT_TAG: Final = b"catchment-store "
-_NODE_KEY: Final = b"node"
-_EPOCH_KEY: Final = b"epoch"
 _FLOOR_KEY: Final = b"floor"
 _USER_PREFIX: Final = b"user:"
 
@@ -58,21 +54,13 @@ _CORRUPT: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidErro
 _Txn: TypeAlias = "lmdb.Transaction[bytes]"
 
 
-class _Databases(NamedTuple):
-    rows: lmdb._Database
-    order: lmdb._Database
-    ids: lmdb._Database
-    names: lmdb._Database
-    meta: lmdb._Database
-
-
 class LmdbStore:
     """A `store.base.Store` in a folder. Made by `LmdbStore.open`."""
 
     def __init__(
         self,
         env: lmdb.Environment,
-        databases: _Databases,
+        databases: Databases,
         *,
         path: Path,
         node: bytes,
@@ -111,10 +99,10 @@ class LmdbStore:
         """
         folder = Path(path)
         sizes = MAP_SIZES if map_size is None else (map_size,)
-        env = _open_environment(folder, sizes)
+        env = open_environment(folder, sizes)
         try:
-            databases, node = _prepare(env, folder, random_bytes)
-            _sync_folders(folder)
+            databases, node = prepare(env, folder, random_bytes)
+            sync_folders(folder)
             return cls(env, databases, path=folder, node=node, max_bytes=max_bytes, random_bytes=random_bytes)
         except BaseException:
             env.close()
@@ -400,9 +388,9 @@ class LmdbStore:
 
     def new_epoch(self) -> int:
         """See `Store.new_epoch`."""
-        epoch = _random_epoch(self._random_bytes)
+        epoch = random_epoch(self._random_bytes)
         with self._write() as txn:
-            self._put(txn, _EPOCH_KEY, records.pack_offset(epoch))
+            self._put(txn, EPOCH_KEY, records.pack_offset(epoch))
         return epoch
 
     def get_meta(self, name: str) -> bytes | None:
@@ -495,7 +483,7 @@ class LmdbStore:
         txn.put(key, records.with_checksum(key, value), db=self._db.meta)
 
     def _epoch_of(self, txn: _Txn) -> int:
-        stored = self._get(txn, _EPOCH_KEY)
+        stored = self._get(txn, EPOCH_KEY)
         if stored is None:
             raise errors.StoreCorrupt(f"the store in {self._path} has lost its epoch")
         return records.unpack_offset(stored)
@@ -524,88 +512,3 @@ def _id_key(protocol: model.Protocol, entry_id: bytes) -> bytes:
 def _order_key(packed: bytes, names: NameView) -> model.OrderKey:
     numbers = records.unpack_order(packed)
     return model.OrderKey(numbers.timestamp, numbers.sequence, names[numbers.publisher], names[numbers.chain])
-
-
-def _random_epoch(random_bytes: Callable[[int], bytes]) -> int:
-    return int.from_bytes(random_bytes(8), "big") >> 1
-
-
-def _open_environment(path: Path, map_sizes: Sequence[int]) -> lmdb.Environment:
-    refused: lmdb.Error | None = None
-    for map_size in map_sizes:
-        try:
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return lmdb.open(
-                str(path),
-                map_size=map_size,
-                max_dbs=len(_Databases._fields),
-                max_readers=MAX_READERS,
-                max_spare_txns=1,
-                readahead=False,
-                mode=0o700,
-            )
-        except lmdb.MemoryError as error:
-            refused = error
-        except lmdb.InvalidError as error:
-            raise errors.UserError(f"{path} holds a data.mdb that is not a store: choose another folder") from error
-        except (lmdb.Error, OSError) as error:
-            raise errors.UserError(
-                f"the store in {path} cannot be opened ({error}): choose a folder it may use"
-            ) from error
-    raise errors.UserError(
-        f"the system refuses a memory map of {map_sizes[-1]} bytes for the store in {path}: "
-        "raise its address space limit (ulimit -v) or set a smaller map size"
-    ) from refused
-
-
-def _prepare(env: lmdb.Environment, path: Path, random_bytes: Callable[[int], bytes]) -> tuple[_Databases, bytes]:
-    """Open the databases of a store, or make them, in one transaction."""
-    try:
-        with env.begin(write=True) as txn:
-            made = txn.stat()["entries"] == 0
-            meta = env.open_db(b"meta", txn=txn, create=made)
-            if made:
-                txn.put(_FORMAT_KEY, _FORMAT_TAG + str(STORE_FORMAT).encode(), db=meta)
-            _check_format(txn.get(_FORMAT_KEY, db=meta), path)
-            databases = _Databases(
-                rows=env.open_db(b"rows", txn=txn, create=made),
-                order=env.open_db(b"order", txn=txn, create=made, dupsort=True, dupfixed=True),
-                ids=env.open_db(b"ids", txn=txn, create=made),
-                names=env.open_db(b"names", txn=txn, create=made),
-                meta=meta,
-            )
-            if made:
-                node, epoch = random_bytes(16), records.pack_offset(_random_epoch(random_bytes))
-                for key, value in ((_NODE_KEY, node), (_EPOCH_KEY, epoch)):
-                    txn.put(key, records.with_checksum(key, value), db=meta)
-            return databases, records.without_checksum(_NODE_KEY, txn.get(_NODE_KEY, b"", db=meta))
-    except lmdb.NotFoundError as error:
-        raise errors.UserError(f"{path} holds a database that is not a store: choose another folder") from error
-    except lmdb.Error as error:
-        raise errors.UserError(
-            f"the store in {path} cannot be prepared ({error}): make room or choose another"
-        ) from error
-
-
-def _check_format(stored: bytes | None, path: Path) -> None:
-    number = (stored or b"").removeprefix(_FORMAT_TAG)
-    if stored is None or not stored.startswith(_FORMAT_TAG) or not number.isdigit():
-        raise errors.UserError(f"{path} holds a database that is not a store: choose another folder")
-    if int(number) > STORE_FORMAT:
-        raise errors.UserError(
-            f"{path} was made by a newer Catchment (store format {int(number)}, this one reads up to {STORE_FORMAT}): "
-            "upgrade, or choose another folder"
-        )
-
-
-def _sync_folders(path: Path) -> None:
-    """Bring the names of new files and folders to disk; LMDB brings only their contents."""
-    for folder in (path, *path.resolve().parents[:2]):
-        try:
-            fd = os.open(folder, os.O_RDONLY)
-        except PermissionError:
-            continue  # a folder we may not even list was not made by us
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
