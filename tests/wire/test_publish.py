@@ -71,6 +71,14 @@ def test_a_message_that_contradicts_itself_is_refused() -> None:
     assert refused.value.request_id == "r"
 
 
+def test_a_message_inside_a_text_is_not_taken_for_the_message() -> None:
+    raw = RAW.replace(b'"0xAb"', b'",[32,"').replace(b'"{\\"a\\":1}"', b'",[32,"')
+    for frame in (b'[2,8,"", %b,null]', b'[2,8,"" ,%b]', b'[2,8,",[32,",%b]', b'[2,8,",[32,", %b]'):
+        read = publish.read(frame % raw)
+        assert read is None or read.raw == raw
+        assert general(frame % raw).raw == raw
+
+
 ODD = st.sampled_from([",[32,", '"', "\\", '",[32,', ",null]", "]]", " ", "\\u0022", "é", "\n", "[", "]", "a"])
 TEXT = st.lists(ODD, max_size=6).map("".join)
 

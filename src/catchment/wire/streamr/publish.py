@@ -17,8 +17,8 @@ from catchment.wire.streamr.fields import RequestId
 from catchment.wire.streamr.message import StreamMessage, check
 
 _BEGINS: Final = b'[2,8,"'
-_BETWEEN: Final = b'",[32,'
-"""What ends the request id and begins the message."""
+_MESSAGE: Final = b",[32,"
+"""What follows the request id's closing quote where the message begins."""
 
 _NO_TOKEN: Final = b",null]"
 _BACKSLASH: Final = ord("\\")
@@ -54,10 +54,11 @@ def read(data: bytes) -> Published | None:
     """
     if not data.startswith(_BEGINS):
         return None
-    start = data.find(_BETWEEN, len(_BEGINS)) + 2
-    # A backslash before the quote: the request id holds an escape, and the quote may be part of it.
-    if start < len(_BEGINS) or data[start - 3] == _BACKSLASH:
+    # The first quote closes the request id, unless a backslash stands before it: then it may be part of the id.
+    quote = data.find(b'"', len(_BEGINS))
+    if data[quote - 1] == _BACKSLASH or not data.startswith(_MESSAGE, quote + 1):
         return None
+    start = quote + 2
     if data.endswith(b"]]"):
         end = len(data) - 1
     elif data.endswith(_NO_TOKEN):
