@@ -1,7 +1,7 @@
 """Arrow columns from lists of Python values, straight from their buffers.
 
-`pyarrow.array` would do the same, but the first call of it imports pandas where that is installed (a second of CPU
-and 60 MB in every node), and it looks at each value's type again. Here the type is known.
+`pyarrow.array` would do the same, but the first call of it imports pandas where that is installed (about a second of
+CPU and 40 MB in every node), and it looks at each value's type again. Here the type is known.
 """
 
 from __future__ import annotations
