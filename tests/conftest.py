@@ -60,11 +60,20 @@ def _captured_frames(vectors: Any) -> Iterator[tuple[str, str]]:
         yield f"frame-{number}", frame
 
 
+def _group_key_contents(vectors: Any) -> Iterator[tuple[str, tuple[str, str]]]:
+    for name, content in vectors["groupkey"].items():
+        if name != "source":
+            yield name, (name, content)
+
+
 SHARED: dict[str, Callable[[Any], Iterator[tuple[str, Any]]]] = {
     "shared_raw_signature": _raw_signatures,
     "shared_signed_message": _signed_messages,
     "shared_control_frame": _control_frames,
     "shared_captured_frame": _captured_frames,
+    "shared_group_key_content": _group_key_contents,
+    "shared_aes": lambda vectors: iter([("aes", vectors["aes"])]),
+    "shared_rsa": lambda vectors: iter([("rsa", vectors["rsa"])]),
 }
 
 
