@@ -22,8 +22,9 @@ import msgspec
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-from catchment import config, lake, metrics
+from catchment import lake, metrics
 from catchment.config import MIB, Settings
+from catchment.core.access import Access
 from catchment.core.broker import Broker
 from catchment.core.limits import NoteQuota
 from catchment.core.subscriptions import Subscriptions
@@ -61,6 +62,7 @@ class Node:
         self.settings = settings
         self.folder = Path(settings.data)
         self.lake_address = str(self.folder / "lake")
+        self.access = Access(open_to_all=settings.access == "open")
         self.connections: set[Connection] = set()
         self._doors: set[FrontDoor] = set()
         self._draining = False
@@ -68,7 +70,6 @@ class Node:
         self._sealed = -1
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._seal_changed = asyncio.Event()
         self._empty = asyncio.Event()
 
     async def start(self) -> None:
@@ -99,7 +100,8 @@ class Node:
         await self._listen()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._ping_all()))
-        self._tasks.append(loop.create_task(self._seal_regularly()))
+        if settings.seal_seconds:
+            self._tasks.append(loop.create_task(self._seal_regularly()))
 
     async def _check_lake(self) -> None:
         """Notice a store that is older than what it has sealed, and one whose lake cannot be used."""
@@ -150,22 +152,6 @@ class Node:
             made.replace(path)
         except OSError as error:
             raise UserError(f"The ready file {path} cannot be written: {error.strerror}.") from None
-
-    def reload(self, wanted: Settings) -> tuple[list[str], list[str]]:
-        """Bring into force what can change while the node runs.
-
-        Returns:
-            The names of the settings that changed, and of those that differ but need a restart.
-        """
-        merged, applied, restart = config.changed(self.settings, wanted)
-        self.settings = merged
-        self.ingest.limit = merged.ingest_bytes
-        self.store.max_bytes = merged.store_bytes or None
-        if {"notes_per_second", "notes_burst"} & set(applied):
-            self.broker.quota.change(notes_per_second=merged.notes_per_second, notes_burst=merged.notes_burst)
-        if "seal_seconds" in applied:
-            self._seal_changed.set()
-        return applied, restart
 
     # What the web pages show.
 
@@ -259,11 +245,8 @@ class Node:
 
     async def _seal_regularly(self) -> None:
         while True:
-            self._seal_changed.clear()
-            try:
-                await asyncio.wait_for(self._seal_changed.wait(), self.settings.seal_seconds or None)
-            except TimeoutError:
-                await self.seal()
+            await asyncio.sleep(self.settings.seal_seconds)
+            await self.seal()
 
     async def seal(self) -> None:
         """Move the committed tail to the lake, then drop hot rows that are old enough; /readyz shows problems."""

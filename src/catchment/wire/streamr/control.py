@@ -52,6 +52,8 @@ class ErrorCode:
     """ErrorResponse codes as shipped (facts/streamr.md, section 7)."""
 
     INVALID_REQUEST: Final = INVALID_REQUEST
+    AUTHENTICATION_FAILED: Final = "AUTHENTICATION_FAILED"
+    PERMISSION_DENIED: Final = "PERMISSION_DENIED"
     NOT_FOUND: Final = "NOT_FOUND"
     FUTURE_TIMESTAMP: Final = "FUTURE_TIMESTAMP"
     REQUEST_FAILED: Final = "REQUEST_FAILED"
