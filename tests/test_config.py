@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
+import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from catchment import config
 from catchment.cli import serve
+from catchment.cli.main import main
 from catchment.config import SETTINGS, Setting, load
 from catchment.errors import UserError
 
@@ -17,12 +21,7 @@ def a_value(setting: Setting) -> object:
     """A valid value that is not the default."""
     if setting.choices:
         return next(choice for choice in setting.choices if choice != setting.default)
-    return {int: 4321, float: 3.5, str: "elsewhere"}[setting.type]
-
-
-def text_of(setting: Setting) -> str:
-    value = a_value(setting)
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return {int: 4321, float: 3.5, str: "elsewhere", bool: not setting.default}[setting.type]
 
 
 @pytest.fixture
@@ -33,13 +32,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 every_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
+OPEN = {name: setting for name, setting in SETTINGS.items() if not setting.secret}
+"""A secret has no flag."""
 
 
 class TestEverySetting:
-    @every_setting
+    @pytest.mark.parametrize("setting", OPEN.values(), ids=list(OPEN))
     def test_by_flag(self, setting: Setting, parser: argparse.ArgumentParser) -> None:
         arguments = parser.parse_args(["serve", setting.flag, str(a_value(setting))])
-        flags = {name: getattr(arguments, name) for name in SETTINGS}
+        flags = {name: getattr(arguments, name) for name in OPEN}
         assert getattr(load(flags=flags, environment={}), setting.name) == a_value(setting)
 
     @every_setting
@@ -50,7 +51,8 @@ class TestEverySetting:
     @every_setting
     def test_by_file(self, setting: Setting, tmp_path: Path) -> None:
         file = tmp_path / "node.toml"
-        file.write_text(f"{setting.name} = {text_of(setting)}\n")
+        file.write_text(f"{setting.name} = {config.toml(a_value(setting))}\n")
+        file.chmod(0o600)
         settings = load(flags={}, environment={}, file=str(file))
         assert getattr(settings, setting.name) == a_value(setting)
         assert type(getattr(settings, setting.name)) is setting.type
@@ -68,7 +70,7 @@ class TestEverySetting:
             parser.parse_args(["serve", "--help"])
         assert ended.value.code == 0
         shown = capsys.readouterr().out
-        for setting in SETTINGS.values():
+        for setting in OPEN.values():
             assert setting.flag in shown
             assert setting.help in shown
 
@@ -135,7 +137,7 @@ class TestRefused:
         assert f"Did you mean {nearest!r}?" in text
 
     def test_unknown_keys_that_are_near_nothing(self, tmp_path: Path) -> None:
-        assert "--help" in self.refused(tmp_path, "zzzzqqqq = 1")
+        assert "'catchment config sample' lists them" in self.refused(tmp_path, "zzzzqqqq = 1")
 
     def test_unknown_tables(self, tmp_path: Path) -> None:
         assert "Unknown setting 'node'" in self.refused(tmp_path, "[node]\nport = 1")
@@ -204,3 +206,164 @@ class TestRefused:
             load(flags={}, environment={}, file=str(tmp_path / "missing.toml"))
         with pytest.raises(UserError, match="cannot be read"):
             load(flags={}, environment={"CATCHMENT_CONFIG": str(tmp_path)})
+
+
+class TestOrigins:
+    def test_every_value_says_where_it_came_from(self, tmp_path: Path) -> None:
+        file = tmp_path / "node.toml"
+        file.write_text('port = 1\nhost = "file"\nlog_level = "error"\n')
+        resolved = config.resolve(
+            flags={"port": "3"}, environment={"CATCHMENT_HOST": "here", "CATCHMENT_PORT": "2"}, file=str(file)
+        )
+        assert resolved.origins == dict.fromkeys(SETTINGS, "default") | {
+            "port": "--port",
+            "host": "CATCHMENT_HOST",
+            "log_level": str(file),
+        }
+
+
+SECRET = Setting("A secret of this test.", secret=True, name="door_code", default="")
+HUSH = "swordfish"
+
+
+class TestSecrets:
+    """Any setting can be a secret; this one is put into the declaration by the test."""
+
+    @pytest.fixture(autouse=True)
+    def _a_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(config, "SETTINGS", {**SETTINGS, "host": SECRET_HOST})
+
+    def test_is_hidden_in_the_representation(self) -> None:
+        settings = load(flags={}, environment={"CATCHMENT_HOST": HUSH})
+        assert settings.host == HUSH
+        assert HUSH not in repr(settings)
+        assert HUSH not in str(settings)
+        assert f"host={config.HIDDEN!r}" in repr(settings)
+
+    def test_is_hidden_in_what_config_show_prints(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("CATCHMENT_HOST", HUSH)
+        for arguments in (["config", "show"], ["config", "show", "--json"], ["config", "check"]):
+            assert main(arguments) == 0
+            shown = capsys.readouterr()
+            assert HUSH not in shown.out + shown.err
+            assert (config.HIDDEN in shown.out) is (arguments[1] == "show")
+
+    def test_is_hidden_in_refusals(self, tmp_path: Path) -> None:
+        chosen = msgspec.structs.replace(SECRET, choices=("a", "b"))
+        number = msgspec.structs.replace(SECRET, type=int, minimum=5)
+        for setting, value in ((chosen, HUSH), (number, HUSH), (number, 3)):
+            with pytest.raises(UserError) as caught:
+                config.convert(setting, value, "CATCHMENT_DOOR_CODE")
+            assert str(value) not in str(caught.value)
+            assert config.HIDDEN in str(caught.value)
+
+    def test_has_no_flag(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            main(["config", "show", "--host", HUSH])
+        with pytest.raises(UserError, match="set CATCHMENT_HOST"):
+            load(flags={"host": HUSH}, environment={})
+
+    def test_a_file_that_everyone_can_read_may_not_hold_one(self, tmp_path: Path) -> None:
+        file = tmp_path / "node.toml"
+        file.write_text(f'host = "{HUSH}"')
+        file.chmod(0o644)
+        with pytest.raises(UserError, match=f"chmod 640 {file}"):
+            load(flags={}, environment={}, file=str(file))
+        file.chmod(0o640)
+        assert load(flags={}, environment={}, file=str(file)).host == HUSH
+
+
+SECRET_HOST = msgspec.structs.replace(SETTINGS["host"], secret=True)
+
+
+class TestSample:
+    def test_parses_back_to_the_defaults(self, tmp_path: Path) -> None:
+        file = tmp_path / "node.toml"
+        file.write_text(config.sample())
+        assert set(tomllib.loads(config.sample())) == set(SETTINGS)
+        assert load(flags={}, environment={}, file=str(file)) == config.Settings()
+
+    def test_explains_every_setting(self) -> None:
+        text = " ".join(line.removeprefix("# ") for line in config.sample().splitlines())
+        for setting in SETTINGS.values():
+            assert setting.help in text
+
+    def test_any_value_can_be_written_and_read_back(self) -> None:
+        for value in ("", 'a "quoted" \\ one', "tab\tline\nnull\x00\x7f", "Grüße 😀", 0, -3, 1.5, 1e300, True, False):
+            assert tomllib.loads(f"x = {config.toml(value)}") == {"x": value}
+
+
+class TestTruth:
+    SETTING = Setting("Whether.", name="whether", type=bool, default=False)
+
+    @pytest.mark.parametrize("value", [True, "true", "Yes", "on", "1"])
+    def test_true(self, value: object) -> None:
+        assert config.convert(self.SETTING, value, "here") is True
+
+    @pytest.mark.parametrize("value", [False, "false", "no", "OFF", "0"])
+    def test_false(self, value: object) -> None:
+        assert config.convert(self.SETTING, value, "here") is False
+
+    @pytest.mark.parametrize("value", ["", "maybe", 1, 0, None, []])
+    def test_neither(self, value: object) -> None:
+        with pytest.raises(UserError, match="here must be true or false"):
+            config.convert(self.SETTING, value, "here")
+
+
+class TestCommand:
+    @pytest.fixture(autouse=True)
+    def _bare_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for variable in (*(setting.variable for setting in SETTINGS.values()), config.CONFIG_VARIABLE):
+            monkeypatch.delenv(variable, raising=False)
+
+    def test_show_takes_the_flags_of_serve(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["config", "show", "--json", "--port", "5"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["port"] == {"value": 5, "from": "--port", "reloadable": False}
+        assert set(shown) == set(SETTINGS)
+        assert {name for name, row in shown.items() if row["from"] != "default"} == {"port"}
+
+    def test_check_refuses_what_serve_would(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["config", "check"]) == 0
+        assert "are valid" in capsys.readouterr().out
+        file = tmp_path / "node.toml"
+        file.write_text("prot = 5")
+        assert main(["config", "check", "--config", str(file)]) == 2
+        assert "Did you mean 'port'?" in capsys.readouterr().err
+
+    def test_sample_is_the_sample(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["config", "sample"]) == 0
+        assert capsys.readouterr().out == config.sample()
+
+    @pytest.mark.parametrize(
+        ("arguments", "hint"),
+        [
+            (["serve", "--prot", "5"], "Did you mean --port?"),
+            (["serve", "--seal-second=5"], "Did you mean --seal-seconds?"),
+            (["config", "show", "--jsno"], "Did you mean --json?"),
+            (["lake", "table", "raw", "--limits", "5"], "Did you mean --limit?"),
+            (["serve", "--zzzzz"], "'catchment serve --help' lists what there is."),
+        ],
+    )
+    def test_unknown_flags_name_the_nearest(
+        self, arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
+        assert hint in capsys.readouterr().err
+
+    def test_flags_are_not_shortened(self) -> None:
+        with pytest.raises(SystemExit):
+            main(["config", "show", "--por", "5"])
+
+
+class TestChanged:
+    def test_only_what_can_be_reloaded_is_taken_over(self) -> None:
+        old = config.Settings(port=1, log_level="info", hot_hours=1.0)
+        new = config.Settings(port=2, log_level="debug", hot_hours=1.0)
+        merged, applied, restart = config.changed(old, new)
+        assert (applied, restart) == (["log_level"], ["port"])
+        assert merged == config.Settings(port=1, log_level="debug", hot_hours=1.0)

@@ -1,15 +1,20 @@
 """Every setting of the node, declared once.
 
-A field of `Settings` is a setting: its name, type, default and help stand there and nowhere else, and reach the
-command line (`--seal-seconds`), the environment (`CATCHMENT_SEAL_SECONDS`) and the file (`seal_seconds = 5`).
-Precedence: file < environment < flags. Unknown keys are errors that name the nearest valid one.
+A field of `Settings` is a setting: its name, type, default, help, and whether it can be reloaded or is a secret stand
+there and nowhere else. They reach the command line (`--seal-seconds`), the environment (`CATCHMENT_SEAL_SECONDS`), the
+file (`seal_seconds = 5`), `catchment config` and docs/settings.md. Precedence: file < environment < flags. Unknown keys
+are errors that name the nearest valid one. A secret has no flag, because every user of a machine can read the
+arguments of its processes, and is shown nowhere. See docs/decisions/0014-settings-and-reload.md.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import os
+import stat
+import textwrap
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,17 +26,31 @@ from catchment.errors import UserError
 
 ENVIRONMENT_PREFIX: Final = "CATCHMENT_"
 
+CONFIG_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}CONFIG"
+"""Names the file; the only variable with our prefix that is no setting."""
+
+HIDDEN: Final = "<hidden>"
+"""What is shown in place of a secret."""
+
 MIB: Final = 1024 * 1024
 MAX_PORT: Final = 65_535
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What is known about one setting."""
+    """What is known about one setting.
+
+    Attributes:
+        help: one or two sentences for `--help`, the sample file and the docs.
+        reloadable: SIGHUP brings a new value into force; `Node.reload` does it and a test shows it.
+        secret: never shown, and no flag.
+    """
 
     help: str
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
+    reloadable: bool = False
+    secret: bool = False
     name: str = ""
     type: type = str
     default: object = None
@@ -45,6 +64,10 @@ class Setting(msgspec.Struct, frozen=True):
     def variable(self) -> str:
         """Its form in the environment."""
         return ENVIRONMENT_PREFIX + self.name.upper()
+
+    def shown(self, value: object) -> object:
+        """The value as it may be shown: a secret that is set is hidden."""
+        return HIDDEN if self.secret and value != self.default else value
 
 
 LOG_FORMATS: Final = ("auto", "text", "json")
@@ -68,9 +91,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str, Setting("File to write, as JSON, once everything listens: the addresses and the process id.")
     ] = ""
     log_format: Annotated[
-        str, Setting("How to log: auto is text on a terminal and JSON elsewhere.", choices=LOG_FORMATS)
+        str, Setting("How to log: auto is text on a terminal and JSON elsewhere.", choices=LOG_FORMATS, reloadable=True)
     ] = "auto"
-    log_level: Annotated[str, Setting("Least important messages to log.", choices=LOG_LEVELS)] = "info"
+    log_level: Annotated[str, Setting("Least important messages to log.", choices=LOG_LEVELS, reloadable=True)] = "info"
     access: Annotated[
         str,
         Setting(
@@ -83,23 +106,47 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Setting("Threads that check signatures; 0 is one per core this process may use.", minimum=0)
     ] = 0
     ingest_bytes: Annotated[
-        int, Setting("Bytes of messages that may wait for their commit before publishers are made to wait.", minimum=1)
+        int,
+        Setting(
+            "Bytes of messages that may wait for their commit before publishers are made to wait.",
+            minimum=1,
+            reloadable=True,
+        ),
     ] = 32 * MIB
     outbox_bytes: Annotated[
-        int, Setting("Bytes that may wait for one connection before it is cut for not reading.", minimum=1)
+        int,
+        Setting("Bytes that may wait for one connection before it is cut for not reading.", minimum=1, reloadable=True),
     ] = 16 * MIB
     store_bytes: Annotated[
-        int, Setting("Greatest size of the hot store in bytes; publishes are refused above it. 0: no limit.", minimum=0)
+        int,
+        Setting(
+            "Greatest size of the hot store in bytes; publishes are refused above it. 0: no limit.",
+            minimum=0,
+            reloadable=True,
+        ),
     ] = 0
     seal_seconds: Annotated[
-        float, Setting("Seconds between two seals of the log's tail into the lake; 0 never seals.", minimum=0)
+        float,
+        Setting(
+            "Seconds between two seals of the log's tail into the lake; 0 never seals.", minimum=0, reloadable=True
+        ),
     ] = 5.0
-    seal_rows: Annotated[int, Setting("Greatest number of rows in one sealed transaction.", minimum=1)] = 50_000
-    hot_hours: Annotated[float, Setting("Hours a sealed Streamr row stays in the hot store, too.", minimum=0)] = 24.0
+    seal_rows: Annotated[
+        int, Setting("Greatest number of rows in one sealed transaction.", minimum=1, reloadable=True)
+    ] = 50_000
+    hot_hours: Annotated[
+        float, Setting("Hours a sealed Streamr row stays in the hot store, too.", minimum=0, reloadable=True)
+    ] = 24.0
     notes_per_second: Annotated[
-        float, Setting("Refused and repeated messages noted in the log per sender and second.", minimum=0)
+        float,
+        Setting("Refused and repeated messages noted in the log per sender and second.", minimum=0, reloadable=True),
     ] = 100.0
-    notes_burst: Annotated[float, Setting("How many of those may come at once.", minimum=0)] = 10_000.0
+    notes_burst: Annotated[float, Setting("How many of those may come at once.", minimum=0, reloadable=True)] = 10_000.0
+
+    def __repr__(self) -> str:
+        """Without secrets: settings end up in tracebacks and logs."""
+        shown = (f"{name}={setting.shown(getattr(self, name))!r}" for name, setting in SETTINGS.items())
+        return f"Settings({', '.join(shown)})"
 
 
 def _declared() -> dict[str, Setting]:
@@ -114,13 +161,34 @@ def _declared() -> dict[str, Setting]:
 SETTINGS: Final[Mapping[str, Setting]] = _declared()
 
 
+class Resolved(msgspec.Struct, frozen=True):
+    """Settings and where each one came from.
+
+    Attributes:
+        origins: by name: "default", the file's path, the variable or the flag.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
 def load(
     *,
     flags: Mapping[str, object],
     environment: Mapping[str, str] | None = None,
     file: str | None = None,
 ) -> Settings:
-    """Put the settings together.
+    """Put the settings together; see `resolve`."""
+    return resolve(flags=flags, environment=environment, file=file).settings
+
+
+def resolve(
+    *,
+    flags: Mapping[str, object],
+    environment: Mapping[str, str] | None = None,
+    file: str | None = None,
+) -> Resolved:
+    """Put the settings together and note where each came from.
 
     Args:
         flags: what the command line gave, by setting name; None means not given.
@@ -132,14 +200,27 @@ def load(
     """
     environment = os.environ if environment is None else environment
     values: dict[str, object] = {}
-    file = file or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
+    origins = dict.fromkeys(SETTINGS, "default")
+    file = file or environment.get(CONFIG_VARIABLE)
     if file:
-        values.update(_from_file(Path(file)))
-    values.update(_from_environment(environment))
+        for name, value in _from_file(Path(file)).items():
+            values[name], origins[name] = value, file
+    for name, value in _from_environment(environment).items():
+        values[name], origins[name] = value, SETTINGS[name].variable
     for name, value in flags.items():
         if value is not None:
-            values[name] = convert(SETTINGS[name], value, SETTINGS[name].flag)
-    return Settings(**values)  # type: ignore[arg-type]
+            setting = SETTINGS[name]
+            if setting.secret:
+                raise UserError(_no_flag(setting))
+            values[name], origins[name] = convert(setting, value, setting.flag), setting.flag
+    return Resolved(Settings(**values), origins)  # type: ignore[arg-type]
+
+
+def _no_flag(setting: Setting) -> str:
+    return (
+        f"{setting.name} is a secret and has no flag, because other users can read a command line: "
+        f"set {setting.variable} or write it into the configuration file."
+    )
 
 
 def _from_file(path: Path) -> dict[str, object]:
@@ -149,13 +230,23 @@ def _from_file(path: Path) -> dict[str, object]:
         raise UserError(f"The configuration file {path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"The configuration file {path} is not valid TOML: {error}.") from None
-    return {name: convert(_known(name, f"{path}"), value, f"{name} in {path}") for name, value in table.items()}
+    found = {name: convert(_known(name, f"{path}"), value, f"{name} in {path}") for name, value in table.items()}
+    if any(SETTINGS[name].secret and value != SETTINGS[name].default for name, value in found.items()):
+        _refuse_open_file(path)
+    return found
+
+
+def _refuse_open_file(path: Path) -> None:
+    if stat.S_IMODE(path.stat().st_mode) & 0o007:
+        raise UserError(
+            f"The configuration file {path} holds a secret and can be read by everyone; run: chmod 640 {path}"
+        )
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     found = {}
     for variable, text in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == f"{ENVIRONMENT_PREFIX}CONFIG":
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_VARIABLE:
             continue
         setting = _known(variable.removeprefix(ENVIRONMENT_PREFIX).lower(), f"the environment ({variable})")
         found[setting.name] = convert(setting, text, variable)
@@ -166,7 +257,7 @@ def _known(name: str, where: str) -> Setting:
     if name in SETTINGS:
         return SETTINGS[name]
     near = difflib.get_close_matches(name, SETTINGS, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else " 'catchment serve --help' lists them."
+    hint = f" Did you mean {near[0]!r}?" if near else " 'catchment config sample' lists them."
     raise UserError(f"Unknown setting {name!r} in {where}.{hint}")
 
 
@@ -177,23 +268,39 @@ def convert(setting: Setting, value: object, where: str) -> object:
         UserError: it does not fit; `where` says where it stands.
     """
     converted = _of_type(setting.type, value)
+    given = HIDDEN if setting.secret else repr(value)
     if converted is None:
-        raise UserError(f"{where} must be {_article(setting.type)}, not {value!r}.")
+        raise UserError(f"{where} must be {_WORDS[setting.type]}, not {given}.")
     if setting.choices and converted not in setting.choices:
-        raise UserError(f"{where} must be one of {', '.join(setting.choices)}, not {value!r}.")
+        raise UserError(f"{where} must be one of {', '.join(setting.choices)}, not {given}.")
     if isinstance(converted, str):
         return converted
     if setting.minimum is not None and converted < setting.minimum:
-        raise UserError(f"{where} must be at least {setting.minimum:g}, not {value!r}.")
+        raise UserError(f"{where} must be at least {setting.minimum:g}, not {given}.")
     if setting.maximum is not None and converted > setting.maximum:
-        raise UserError(f"{where} must be at most {setting.maximum:g}, not {value!r}.")
+        raise UserError(f"{where} must be at most {setting.maximum:g}, not {given}.")
     return converted
+
+
+_WORDS: Final[Mapping[type, str]] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_TRUTH: Final = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 
 
 def _of_type(kind: type, value: object) -> str | int | float | None:
     """The value as this type, None where that would change it: a file's own types count, text is read."""
     if kind is str:
         return value if isinstance(value, str) else None
+    if kind is bool:
+        return value if isinstance(value, bool) else _TRUTH.get(value.lower()) if isinstance(value, str) else None
     if isinstance(value, bool) or not isinstance(value, str | int if kind is int else str | int | float):
         return None
     try:
@@ -203,5 +310,40 @@ def _of_type(kind: type, value: object) -> str | int | float | None:
     return number if math.isfinite(number) else None
 
 
-def _article(kind: type) -> str:
-    return {int: "a whole number", float: "a number", str: "text"}[kind]
+def changed(old: Settings, new: Settings) -> tuple[Settings, list[str], list[str]]:
+    """What a reload brings: the settings to run with, the names now in force, and the names that need a restart."""
+    different = [name for name in SETTINGS if getattr(old, name) != getattr(new, name)]
+    applied = [name for name in different if SETTINGS[name].reloadable]
+    merged = msgspec.structs.replace(old, **{name: getattr(new, name) for name in applied})
+    return merged, applied, [name for name in different if name not in applied]
+
+
+def sample() -> str:
+    """A TOML file with every setting at its default and its help above it."""
+    parts = ["# Settings of a Catchment node. Every line shows the default; leave out what you do not change."]
+    for setting in SETTINGS.values():
+        about = [*textwrap.wrap(setting.help, 100), *limits(setting)]
+        if setting.reloadable:
+            about.append("SIGHUP brings a new value into force.")
+        parts.append("\n".join([*(f"# {line}" for line in about), f"{setting.name} = {toml(setting.default)}"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def limits(setting: Setting) -> list[str]:
+    """What a value must be, in words."""
+    found = []
+    if setting.choices:
+        found.append(f"One of {', '.join(setting.choices)}.")
+    if setting.minimum is not None and setting.maximum is not None:
+        found.append(f"From {setting.minimum:g} to {setting.maximum:g}.")
+    elif setting.minimum is not None:
+        found.append(f"At least {setting.minimum:g}.")
+    return found
+
+
+def toml(value: object) -> str:
+    """A setting's value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # TOML's basic strings have JSON's escapes.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)

@@ -17,13 +17,13 @@ CATCHMENT = [sys.executable, "-m", "catchment.cli.main"]
 class NodeProcess:
     """`catchment serve` and its ready file."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, level: str | None = "warning") -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._ready = folder / "ready.json"
         self._ready.unlink(missing_ok=True)
         command = [*CATCHMENT, "serve", "--port", "0", "--data", str(folder / "data")]
-        command += ["--ready-file", str(self._ready), "--log-level", "warning", *flags]
+        command += ["--ready-file", str(self._ready), *(["--log-level", level] if level else []), *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         # The first line on standard error comes once the ready file is there; an early end closes the pipe.
         assert self.process.stderr is not None
@@ -42,8 +42,8 @@ class NodeProcess:
 
 
 @contextlib.contextmanager
-def node_process(folder: Path, *flags: str) -> Iterator[NodeProcess]:
-    node = NodeProcess(folder, *flags)
+def node_process(folder: Path, *flags: str, level: str | None = "warning") -> Iterator[NodeProcess]:
+    node = NodeProcess(folder, *flags, level=level)
     with node.process:  # closes the pipes and waits
         try:
             yield node

@@ -43,9 +43,6 @@ DEFAULT_DATA: Final = "catchment-data"
 SHOWN_ROWS: Final = 20
 """Rows of a table on a terminal unless `--limit` says otherwise."""
 
-WIDTH: Final = 240
-"""Columns of characters of a table that goes into a file or a pipe."""
-
 RAW: Final = "raw"
 """The name under which the raw table itself can be looked at."""
 
@@ -194,7 +191,7 @@ def _print_run(report: RunReport) -> None:
     table = RichTable("table", "added", "rows now")
     for name, rows in report.totals.items():
         table.add_row(name, str(report.added.get(name, 0)), str(rows))
-    _print(table)
+    output.table(table)
     if report.gaps:
         output.line("gaps: " + ", ".join(f"{count} {status}" for status, count in sorted(report.gaps.items())))
 
@@ -289,13 +286,8 @@ def _print_table(name: str, rows: Sequence[Mapping[str, object]]) -> None:
     table = RichTable(*columns, title=name, title_justify="left")
     for row in rows:
         table.add_row(*(_cell(row[column]) for column in columns))
-    _print(table)
+    output.table(table)
     output.note(f"{len(rows)} rows shown; --json and --csv give every column")
-
-
-def _print(table: RichTable) -> None:
-    # Without a terminal there is no width to keep to.
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH).print(table)
 
 
 def _cell(value: object) -> Text:

@@ -7,13 +7,14 @@ sentence on standard error.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from platform import python_version
-from typing import Final
+from typing import Any, Final
 
 from catchment import __version__
 from catchment.cli import output
@@ -21,6 +22,7 @@ from catchment.errors import CatchmentError, UserError
 
 MODULES: Final[Mapping[str, str]] = {
     "serve": "catchment.cli.serve",
+    "config": "catchment.cli.settings",
     "pub": "catchment.cli.data",
     "sub": "catchment.cli.data",
     "resend": "catchment.cli.data",
@@ -30,9 +32,16 @@ MODULES: Final[Mapping[str, str]] = {
 """Where each command lives. Only the one that was asked for is imported: Arrow alone takes longer than a publish."""
 
 
+class Parser(argparse.ArgumentParser):
+    """Takes whole flags only, in commands too: what is short for one today is short for two tomorrow."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+
+
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The command line, or of the commands in modules only the one of `only`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="catchment", description="One node for signed publish/subscribe streams, and the lake they drain into."
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -60,6 +69,17 @@ def show_version(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _nearest(parser: argparse.ArgumentParser, arguments: Sequence[str], unknown: str) -> str:
+    """The flag of the command that was asked for which comes nearest to an unknown one."""
+    for word in arguments:
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction) and word in action.choices:
+                parser = action.choices[word]
+                break
+    near = difflib.get_close_matches(unknown.partition("=")[0], parser._option_string_actions, n=1)
+    return f" Did you mean {near[0]}?" if near else f" '{parser.prog} --help' lists what there is."
+
+
 def _installed(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -70,7 +90,10 @@ def _installed(package: str) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parsed = build_parser(arguments[0] if arguments else None).parse_args(arguments)
+    parser = build_parser(arguments[0] if arguments else None)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"unknown: {' '.join(unknown)}.{_nearest(parser, arguments, unknown[0])}")
     try:
         code: int = parsed.run(parsed)
     except UserError as error:

@@ -6,13 +6,17 @@ import argparse
 import asyncio
 import gc
 import importlib
+import logging
 import os
 import signal
 from collections.abc import Callable
 
 from catchment import config, logs
-from catchment.cli import output
+from catchment.cli import output, settings
+from catchment.errors import UserError
 from catchment.net.server import Node
+
+log = logging.getLogger(__name__)
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,25 +27,17 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Run a node. Every flag can also stand in a TOML file or in the environment "
         "(CATCHMENT_PORT for --port); flags win over the environment, which wins over the file.",
     )
-    parser.add_argument("--config", metavar="FILE", help="a TOML file with settings")
-    for setting in config.SETTINGS.values():
-        default = f" (default: {setting.default})" if setting.default != "" else ""
-        parser.add_argument(
-            setting.flag,
-            metavar=setting.type.__name__.upper() if not setting.choices else None,
-            choices=setting.choices or None,
-            help=setting.help + default,
-        )
+    settings.add_flags(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until told to end."""
-    flags = {name: getattr(arguments, name) for name in config.SETTINGS}
-    settings = config.load(flags=flags, file=arguments.config)
-    logs.set_up(settings.log_format, settings.log_level)
+    read = settings.reader(arguments)
+    wanted = read().settings
+    logs.set_up(wanted.log_format, wanted.log_level)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(settings))
+        return runner.run(_serve(wanted, read))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -63,8 +59,8 @@ def _settle_memory() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-async def _serve(settings: config.Settings) -> int:
-    node = Node(settings)
+async def _serve(wanted: config.Settings, read: Callable[[], config.Resolved]) -> int:
+    node = Node(wanted)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -76,9 +72,36 @@ async def _serve(settings: config.Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     await node.start()
+    loop.add_signal_handler(signal.SIGHUP, lambda: reload(node, read))
     _settle_memory()
     node.write_ready_file()
     output.note(f"Catchment is ready: {node.addresses['ws']}/api/v1/ws (Streamr), {node.addresses['http']}/api/info")
     await stop.wait()
+    loop.remove_signal_handler(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a node that ends has nothing to reload
     await node.drain()
     return 0
+
+
+def reload(node: Node, read: Callable[[], config.Resolved]) -> None:
+    """Read the settings again and bring into force what can be; the log says what, and what needs a restart.
+
+    Whatever is wrong with them, the node goes on as it was.
+    """
+    before = node.settings
+    try:
+        wanted = read().settings
+        applied, restart = node.reload(wanted)
+    except UserError as problem:
+        log.error("SIGHUP: nothing was reloaded, everything stays as it was: %s", problem)
+        return
+    if {"log_format", "log_level"} & set(applied):
+        logs.set_up(wanted.log_format, wanted.log_level)
+    for name in applied:
+        setting = config.SETTINGS[name]
+        old, new = (setting.shown(getattr(each, name)) for each in (before, wanted))
+        log.info("SIGHUP: %s was %r, is now %r", name, old, new)
+    for name in restart:
+        log.warning("SIGHUP: %s differs from what the node runs with; it needs a restart", name)
+    if not applied and not restart:
+        log.info("SIGHUP: no setting changed")

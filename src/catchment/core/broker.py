@@ -86,7 +86,7 @@ class Broker:
         self.subscriptions = subscriptions
         self.failing: str | None = None
         """Why the last commit failed; None when it did not."""
-        self._quota = quota
+        self.quota = quota
         self._notes: list[model.Entry] = []
 
     def judge(self, batch: Sequence[Publish]) -> None:
@@ -163,7 +163,7 @@ class Broker:
         elif entry.kind is not model.Kind.REFUSED:
             # Of another kind it would be indexed and served, whatever its verdict.
             entry = msgspec.structs.replace(entry, kind=model.Kind.REFUSED)
-        if self._quota.allows(publish.origin.sender, entry.size, now):
+        if self.quota.allows(publish.origin.sender, entry.size, now):
             notes.append(entry)
         else:
             metrics.UNNOTED.inc()

@@ -46,6 +46,11 @@ class NoteQuota:
         self._bytes = (bytes_per_second, bytes_burst)
         self._senders: OrderedDict[str, tuple[Bucket, Bucket]] = OrderedDict()
 
+    def change(self, *, notes_per_second: float, notes_burst: float) -> None:
+        """Set other limits; every sender begins anew with a full burst."""
+        self._notes = (notes_per_second, notes_burst)
+        self._senders.clear()
+
     def allows(self, sender: str, size: int, now: int) -> bool:
         """Whether a note of `size` bytes about `sender` may be kept."""
         buckets = self._senders.get(sender)

@@ -56,7 +56,7 @@ class Ingest:
         self._judges = ThreadPoolExecutor(threads, thread_name_prefix="judge")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._threads = threads
-        self._limit = limit
+        self.limit = limit
         self._waiting = Batch()
         self._judged: deque[Batch] = deque()
         self._bytes = 0
@@ -69,7 +69,7 @@ class Ingest:
     @property
     def full(self) -> bool:
         """Whether publishers should be made to wait."""
-        return self._bytes > self._limit
+        return self._bytes > self.limit
 
     def when_roomy(self, call: Callable[[], None]) -> None:
         """Call back once, when half of the limit is free again."""
@@ -162,7 +162,7 @@ class Ingest:
         except Exception:
             log.exception("delivering a batch failed; it is committed, and resends have it")
         self._bytes -= batch.size
-        if self._roomy and self._bytes * 2 <= self._limit:
+        if self._roomy and self._bytes * 2 <= self.limit:
             waiting, self._roomy = self._roomy, []
             for call in waiting:
                 self._loop.call_soon(call)

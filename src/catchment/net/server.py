@@ -22,7 +22,7 @@ import msgspec
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-from catchment import lake, metrics
+from catchment import config, lake, metrics
 from catchment.config import MIB, Settings
 from catchment.core.access import Access
 from catchment.core.broker import Broker
@@ -70,6 +70,7 @@ class Node:
         self._sealed = -1
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._seal_changed = asyncio.Event()
         self._empty = asyncio.Event()
 
     async def start(self) -> None:
@@ -100,8 +101,7 @@ class Node:
         await self._listen()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._ping_all()))
-        if settings.seal_seconds:
-            self._tasks.append(loop.create_task(self._seal_regularly()))
+        self._tasks.append(loop.create_task(self._seal_regularly()))
 
     async def _check_lake(self) -> None:
         """Notice a store that is older than what it has sealed, and one whose lake cannot be used."""
@@ -152,6 +152,22 @@ class Node:
             made.replace(path)
         except OSError as error:
             raise UserError(f"The ready file {path} cannot be written: {error.strerror}.") from None
+
+    def reload(self, wanted: Settings) -> tuple[list[str], list[str]]:
+        """Bring into force what can change while the node runs.
+
+        Returns:
+            The names of the settings that changed, and of those that differ but need a restart.
+        """
+        merged, applied, restart = config.changed(self.settings, wanted)
+        self.settings = merged
+        self.ingest.limit = merged.ingest_bytes
+        self.store.max_bytes = merged.store_bytes or None
+        if {"notes_per_second", "notes_burst"} & set(applied):
+            self.broker.quota.change(notes_per_second=merged.notes_per_second, notes_burst=merged.notes_burst)
+        if "seal_seconds" in applied:
+            self._seal_changed.set()
+        return applied, restart
 
     # What the web pages show.
 
@@ -245,8 +261,11 @@ class Node:
 
     async def _seal_regularly(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.seal_seconds)
-            await self.seal()
+            self._seal_changed.clear()
+            try:
+                await asyncio.wait_for(self._seal_changed.wait(), self.settings.seal_seconds or None)
+            except TimeoutError:
+                await self.seal()
 
     async def seal(self) -> None:
         """Move the committed tail to the lake, then drop hot rows that are old enough; /readyz shows problems."""

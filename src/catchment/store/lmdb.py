@@ -74,7 +74,7 @@ class LmdbStore:
         self._random_bytes = random_bytes
         self._names = Names(databases.names)
         self._writing = threading.Lock()
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._page_size = env.stat()["psize"]
 
     @classmethod
@@ -147,9 +147,9 @@ class LmdbStore:
         fresh: Fresh = {}
         with self._write(entries) as txn:
             offsets = self._append(txn, entries, fresh)
-            if self._max_bytes is not None and (used := self._used_of(txn)) > self._max_bytes:
+            if self.max_bytes is not None and (used := self._used_of(txn)) > self.max_bytes:
                 raise errors.StoreFull(
-                    f"the store in {self._path} would use {used} bytes, {self._max_bytes} are allowed"
+                    f"the store in {self._path} would use {used} bytes, {self.max_bytes} are allowed"
                 )
         self._names.remember(fresh)
         return offsets
