@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO_DATA ?= demo-data
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint format run bench lock clean
+.PHONY: help install demo test check lint format run bench reference lock clean
 
 help: ## Show this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -40,6 +40,9 @@ format: install ## Put the code in its usual form
 
 bench: install ## Compare fan-out with nats-server on this machine
 	@$(BIN)/python bench/fanout.py
+
+reference: install ## Write the made parts of docs/settings.md, commands.md, metrics.md and tables.md anew
+	@$(BIN)/python scripts/reference.py
 
 lock: install ## Choose dependency versions anew (needs uv)
 	@scripts/lock

@@ -20,6 +20,8 @@ from catchment.cli.main import build_parser
 from catchment.store.memory import MemoryStore
 from catchment.store.sealing import Sealer
 
+from .reference import reference
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "catchment"
 README = ROOT / "README.md"
@@ -165,6 +167,46 @@ def test_every_setting_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> Non
             continue
         assert re.search(rf"^\s+{setting.flag}\b", shown, re.MULTILINE), setting.flag
         assert setting.help.split()[0] in shown
+
+
+def test_every_setting_command_metric_and_table_is_documented() -> None:
+    """docs/settings.md, commands.md, metrics.md and tables.md say what the code declares: make reference."""
+    assert reference.problems(reference.declared()) == []
+
+
+@every_page
+def test_metrics_named_in_pages_exist(page: Path) -> None:
+    declared = reference.declared().metrics
+    series = {name + end for name, kind, *_ in declared if kind == "histogram" for end in ("_bucket", "_sum", "_count")}
+    assert set(re.findall(r"`(catchment_[a-z_]+)`", text_of(page))) <= series | {name for name, *_ in declared}
+
+
+@every_page
+def test_variables_named_in_pages_exist(page: Path) -> None:
+    variables = {setting.variable for setting in config.SETTINGS.values()} | {config.CONFIG_VARIABLE}
+    assert set(re.findall(r"`(CATCHMENT_[A-Z_]+)", text_of(page))) <= variables
+
+
+PLANNED_FLAGS = {"--keep-days"}
+"""Flags that pages name as missing."""
+FLAGS_OF_OTHERS = {"--no-build-isolation", "--require-hashes"}
+"""Flags of pip."""
+
+
+@every_page
+def test_flags_named_in_pages_exist(page: Path) -> None:
+    known = {flag for _, _, parser in reference.commands(build_parser()) for flag in parser._option_string_actions}
+    for folder in ("bench", "examples", "scripts", "conformance"):
+        for script in (ROOT / folder).rglob("*.py"):
+            known |= set(re.findall(r'"(--[a-z-]+)"', script.read_text(encoding="utf-8")))
+    assert set(re.findall(r"`(--[a-z-]+)[ `=]", text_of(page))) <= known | PLANNED_FLAGS | FLAGS_OF_OTHERS
+
+
+def test_metrics_are_declared_in_one_module_only() -> None:
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if path.name != "metrics.py" and "prometheus_client" in text:
+            assert not re.search(r"\b(Counter|Gauge|Histogram|Summary|Info|Enum)\(", text), path
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:

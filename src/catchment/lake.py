@@ -54,6 +54,33 @@ RAW_SCHEMA: Final = pa.schema(
 """Partition columns last, as Hive-style paths put them. `event_time` is UTC nanoseconds as a number: Delta's own
 timestamps end at microseconds."""
 
+RAW_DOC: Final = "The log: every accepted message as its exact signed bytes, and notes of what was refused or repeated."
+
+RAW_DOCS: Final = {
+    "node": "The node whose log this is: 16 random bytes made with its store.",
+    "epoch": "A random number, new whenever a store was created, restored or rolled back.",
+    "offset": "The place in that log, dense from 0.",
+    "received_at": "When the node received it.",
+    "kind": "What it is: message, keyexchange, refused, duplicate, and the kinds of other protocols.",
+    "version": "The wire version it came in.",
+    "topic": "The stream or channel.",
+    "partition": "The partition of the stream.",
+    "publisher": "The publisher in canonical form (addresses in lower case).",
+    "chain": "The publisher's message chain.",
+    "timestamp": "The protocol's own timestamp (Streamr: milliseconds).",
+    "sequence": "The protocol's own sequence number within the timestamp.",
+    "prev_timestamp": "The timestamp of the message it says it follows; null for the first of a chain.",
+    "prev_sequence": "The sequence number of the message it says it follows.",
+    "event_time": "The timestamp as UTC nanoseconds.",
+    "id": "The protocol's own unique id; empty where the order key is the identity.",
+    "verdict": "What the node found.",
+    "raw": "The exact signed bytes, never the request around them.",
+    "crc": "CRC32 of raw.",
+    "protocol": "The wire protocol.",
+    "date": "The UTC date of received_at.",
+}
+"""A sentence for each column of `RAW_SCHEMA`; docs/tables.md is made from it."""
+
 SORT_COLUMNS: Final = ("topic", "partition", "timestamp", "sequence")
 
 DIGEST_COLUMNS: Final = (
