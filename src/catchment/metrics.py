@@ -39,6 +39,11 @@ REQUESTS_INVALID = Counter(
     ["protocol", "reason"],
     registry=REGISTRY,
 )
+HIGH_S = Counter(
+    "catchment_broker_signatures_high_s_total",
+    "Valid signatures whose s lies in the upper half of the group order, which usual signers never make.",
+    registry=REGISTRY,
+)
 DELIVERIES = Counter(
     "catchment_broker_deliveries_total",
     "Messages handed to subscribers' connections.",

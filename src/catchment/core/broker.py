@@ -11,7 +11,7 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 from prometheus_client import Counter
@@ -20,10 +20,13 @@ from catchment import lake, metrics, model
 from catchment.core.limits import NoteQuota
 from catchment.core.subscriptions import Subscriptions
 from catchment.errors import OurFault, StoreFull
-from catchment.store.base import DUPLICATE, Store
+from catchment.store.base import DUPLICATE, Place, Store
 
 log = logging.getLogger(__name__)
 
+
+SAME_TIME: Final = 1024
+"""Places read at once when a message without a sequence looks for a free one."""
 
 _Counted: TypeAlias = "tuple[Status, model.Protocol, int, model.Verdict]"
 
@@ -68,6 +71,8 @@ class Publish(msgspec.Struct, gc=False, eq=False):
         acknowledge: whether the peer wants to hear of success, too.
         origin: who is told; set by whoever submits it.
         status: how far it has come.
+        renumber: for messages whose protocol gives them no sequence: given everything at the same time of the same
+            publisher and chain, the entry under a free identity, or None when the message is a repeat.
     """
 
     request_id: str
@@ -76,6 +81,7 @@ class Publish(msgspec.Struct, gc=False, eq=False):
     acknowledge: bool
     origin: Origin = Nobody()
     status: Status = Status.PENDING
+    renumber: Callable[[Sequence[Place]], model.Entry | None] | None = None
 
 
 class Broker:
@@ -142,12 +148,60 @@ class Broker:
             self._failed(fault, kept)
             return
         self.failing = None
+        taken: list[Publish] = []
         for publish, offset in zip(kept, offsets[notes : notes + len(kept)], strict=True):
-            if offset == DUPLICATE:
+            if offset != DUPLICATE:
+                publish.status = stored
+            elif publish.renumber is None:
                 publish.status = Status.DUPLICATE
                 self._note(self._notes, publish, now)
             else:
-                publish.status = stored
+                taken.append(publish)
+        if taken:
+            self._renumber(taken, now)
+
+    def _renumber(self, taken: Sequence[Publish], now: int) -> None:
+        """Keep what found its identity taken under another one, unless it is a repeat after all."""
+        found: dict[tuple[str, int, model.OrderKey], list[Place]] = {}
+        moved: list[Publish] = []
+        for publish in taken:
+            entry = publish.entry
+            beginning = (entry.topic, entry.partition, entry.order_key._replace(sequence=0))
+            places = found.get(beginning)
+            if places is None:
+                places = found[beginning] = self._at_the_same_time(entry)
+            assert publish.renumber is not None
+            renumbered = publish.renumber(places)
+            if renumbered is None:
+                publish.status = Status.DUPLICATE
+                self._note(self._notes, publish, now)
+                continue
+            publish.entry = renumbered
+            moved.append(publish)
+            # The next of this batch must not take the same place, nor be stored beside its own copy.
+            places.append(Place(renumbered.order_key, DUPLICATE, model.Row(DUPLICATE, 0, renumbered)))
+        try:
+            offsets = self.store.append([publish.entry for publish in moved]) if moved else []
+        except OurFault as fault:
+            self._failed(fault, moved)
+            return
+        for publish, offset in zip(moved, offsets, strict=True):
+            publish.status = Status.FAILED if offset == DUPLICATE else Status.STORED
+
+    def _at_the_same_time(self, entry: model.Entry) -> list[Place]:
+        time = entry.timestamp
+        question = model.Range(
+            model.Topic(entry.topic, entry.partition),
+            model.Ref(time, 0),
+            model.Ref(time, model.MAX_SAFE_INTEGER),
+            publisher=entry.publisher,
+            chain=entry.chain,
+        )
+        places, after = self.store.walk(question, limit=SAME_TIME)
+        while after is not None:
+            more, after = self.store.walk(question, after=after, limit=SAME_TIME)
+            places += more
+        return places
 
     def _failed(self, fault: OurFault, kept: Sequence[Publish]) -> None:
         self.failing = str(fault)

@@ -1,23 +1,30 @@
 """The conversation with a Streamr client: control requests in, responses and messages out.
 
-Control Protocol 2 (spec/streamr-control2-stream32-tracker.md), error codes and resend semantics as shipped
-(facts/streamr.md, sections 6 and 7). Frames are read by the version they carry; what is sent follows the pair of
-versions negotiated by the query of the upgrade request.
+Control 0, 1 and 2 (spec/streamr-*.md), error codes and resend semantics as shipped (facts/streamr.md, sections 6 and
+7). Frames are read by the version they carry; what is sent follows the pair of versions negotiated by the query of the
+upgrade request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from catchment import metrics, model
 from catchment.core.broker import Publish, Status
-from catchment.core.subscriptions import Form
+from catchment.crypto import ethereum
 from catchment.errors import PeerFault
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
-from catchment.wire.streamr import control, message, publish
-from catchment.wire.streamr.control import Control, ControlType, ErrorCode
+from catchment.sessions.streamr_forms import PAIRS
+from catchment.store.base import Place
+from catchment.wire.streamr import control, convert, legacy, message, publish
+from catchment.wire.streamr.fields import INVALID_REQUEST
+from catchment.wire.streamr.kinds import Control, ControlType, ErrorCode
+from catchment.wire.streamr.message import OffsetMessage, SignatureType, StreamMessage
+from catchment.wire.streamr.partition import partition_of
 from catchment.wire.streamr.publish import Published
 
 MAX_FRAME: Final = 1024 * 1024
@@ -29,48 +36,35 @@ MAX_FUTURE_MS: Final = 300_000
 MAX_RESEND_LAST: Final = 10_000
 """facts/streamr.md, section 6: numberLast is capped."""
 
-NEGOTIABLE: Final = {
-    (control_version, message_version) for control_version in control.VERSIONS for message_version in message.ROWS
-}
-
-
 MAX_SUBSCRIPTIONS: Final = 10_000
+MAX_REMEMBERED: Final = 1_000
+"""Stream-partitions of which a session remembers its last publish of control 0."""
 
-
-def _broadcast_form(control_version: int, message_version: int) -> Form:
-    def encode(entry: model.Entry) -> bytes:
-        return control.broadcast(entry.raw, control_version)
-
-    return Form(f"streamr-{control_version}-{message_version}", encode)
-
-
-FORMS: Final = {pair: _broadcast_form(*pair) for pair in sorted(NEGOTIABLE)}
+OLDEST: Final = (legacy.VERSION, 28)
+"""What a client speaks that says nothing about it (facts/streamr.md, section 1)."""
 
 
 def negotiate(query: Mapping[str, str]) -> tuple[int, int]:
     """The pair of versions an upgrade request asks for.
 
+    A request that does not name both comes from a client older than negotiation, as old brokers took it.
+
     Raises:
-        PeerFault: a parameter is missing, no number, or not supported (as brokers 11 and later answered with HTTP
-            400: facts/streamr.md, section 1).
+        PeerFault: a version is no number or not supported (facts/streamr.md, section 1: answered with HTTP 400).
     """
-    asked = []
-    for name, supported in (
-        ("controlLayerVersion", sorted({pair[0] for pair in NEGOTIABLE})),
-        ("messageLayerVersion", sorted({pair[1] for pair in NEGOTIABLE})),
-    ):
-        value = query.get(name)
-        if value is None:
-            raise PeerFault(
-                "Missing version negotiation: give controlLayerVersion and messageLayerVersion as query parameters.",
-                code=ErrorCode.INVALID_REQUEST,
-            )
-        if not (value.isascii() and value.isdecimal()) or len(value) > 4 or int(value) not in supported:
-            raise PeerFault(
-                f"Unsupported {name} {value[:20]!r}: this node supports {supported}.", code=ErrorCode.INVALID_REQUEST
-            )
-        asked.append(int(value))
-    return asked[0], asked[1]
+    if "controlLayerVersion" not in query or "messageLayerVersion" not in query:
+        return OLDEST
+    return (
+        _supported(query, "controlLayerVersion", control.SUPPORTED),
+        _supported(query, "messageLayerVersion", message.ROWS),
+    )
+
+
+def _supported(query: Mapping[str, str], name: str, versions: Iterable[int]) -> int:
+    value, known = query[name], sorted(versions)
+    if not (value.isascii() and value.isdecimal()) or len(value) > 4 or int(value) not in known:
+        raise PeerFault(f"Unsupported {name} {value[:20]!r}: this node supports {known}.", code=INVALID_REQUEST)
+    return int(value)
 
 
 class StreamrSession:
@@ -81,10 +75,16 @@ class StreamrSession:
 
     def __init__(self, control_version: int, message_version: int, *, publish_ack: bool) -> None:
         self.version = message_version
-        self.form = FORMS[control_version, message_version]
+        self._pair = PAIRS[control_version, message_version]
+        self.form = self._pair.form
         self._control_version = control_version
         self._publish_ack = publish_ack
         self._topics: set[model.Topic] = set()
+        self._last_offsets: dict[int, int] = {}
+        """The last offset shown in each resend under way, by the identity of its request."""
+        self._last_legacy: dict[tuple[str, int, str], tuple[int, int]] = {}
+        """Timestamp and sequence of the last publish of control 0, by stream, partition and publisher."""
+        self._unkeyed = 0
 
     @classmethod
     def open(cls, query: Mapping[str, str]) -> StreamrSession:
@@ -108,11 +108,17 @@ class StreamrSession:
             if usual is not None:
                 request_id = usual.request_id
                 return (self._publish(usual, now),)
-            request = control.decode(data)
+            if legacy.is_request(data):
+                old = legacy.decode_request(data)
+                if isinstance(old, legacy.PublishRequest):
+                    return (self._publish_legacy(old, now),)
+                request = legacy.to_control(old)
+            else:
+                request = control.decode(data)
             request_id = request.request_id
             if request.type is ControlType.PUBLISH_REQUEST:
-                raw = bytes(request.message)
-                return (self._publish(Published(request_id, message.decode(raw), raw), now),)
+                parsed, raw = message.read(bytes(request.message))
+                return (self._publish(Published(request_id, parsed, raw), now),)
             return (self._handle(request),)
         except PeerFault as fault:
             metrics.REQUESTS_INVALID.labels("streamr", fault.code).inc()
@@ -144,40 +150,76 @@ class StreamrSession:
         return self._resend_response(ControlType.RESEND_RESPONSE_RESENDING, request)
 
     def resend_message(self, request: Resend, entry: model.Entry) -> bytes:
-        """One UnicastMessage."""
-        return control.unicast(request.request_id, entry.raw, self._control_version)
+        """One UnicastMessage, or what is said instead to a client that cannot be shown it."""
+        payload, offset = self._pair.unicast(request.request_id, entry, self._last_offsets.get(id(request), -1))
+        if offset >= 0:
+            self._last_offsets[id(request)] = offset
+        return payload
 
     def resend_ended(self, request: Resend, count: int) -> bytes:
         """ResendResponseResent, or NoResend when there was nothing."""
+        self._last_offsets.pop(id(request), None)
         kind = ControlType.RESEND_RESPONSE_RESENT if count else ControlType.RESEND_RESPONSE_NO_RESEND
         return self._resend_response(kind, request)
 
     def resend_failed(self, request: Resend) -> bytes:
         """The history could not be read: our fault, no detail."""
+        self._last_offsets.pop(id(request), None)
         topic = request.question.topic
         text = f"Failed to resend from stream {topic.name} and partition {topic.partition}. Ask again later."
         return self._error(request.request_id, text, ErrorCode.RESEND_FAILED)
 
     def _publish(self, request: Published, now: int) -> Publish:
         request_id, parsed, raw = request
-        if parsed.msg_id.timestamp > now // 1000 + MAX_FUTURE_MS:
-            raise PeerFault(
-                f"Failed publish to stream {parsed.msg_id.stream_id}, reason: future timestamps are not allowed, "
-                f"max allowed +{MAX_FUTURE_MS} ms",
-                code=ErrorCode.FUTURE_TIMESTAMP,
-            )
-        if not message.needs_check(parsed):
+        _check_time(parsed, now)
+        # Versions 28 and 29 have no sequence, and what ETH signs has one.
+        renumber = isinstance(parsed, OffsetMessage) and parsed.signature_type is not SignatureType.ETH
+        return self._submit(request_id, parsed, raw, now, renumber=renumber)
+
+    def _publish_legacy(self, request: legacy.PublishRequest, now: int) -> Publish:
+        """A publish of control 0 is kept as the message 30 the node makes of it (DESIGN.md, "Rules that follow")."""
+        made = legacy.stream_message(request, partition=self._partition(request), now_ms=now // 1000, sequence=0)
+        signed = made.signature_type is not SignatureType.NONE
+        if not signed:
+            made = self._numbered(made)
+        renumber = made.signature_type is not SignatureType.ETH
+        _check_time(made, now)
+        return self._submit("", made, message.encode(made), now, renumber=renumber)
+
+    def _numbered(self, made: StreamMessage) -> StreamMessage:
+        """The sequence that follows this session's last publish of the same time, which is most likely free."""
+        msg_id = made.msg_id
+        chain = (msg_id.stream_id, msg_id.stream_partition, msg_id.publisher_id)
+        timestamp, sequence = self._last_legacy.get(chain, (-1, -1))
+        sequence = sequence + 1 if timestamp == msg_id.timestamp else 0
+        if len(self._last_legacy) >= MAX_REMEMBERED:
+            self._last_legacy.clear()
+        self._last_legacy[chain] = (msg_id.timestamp, sequence)
+        return made if not sequence else _with_sequence(made, sequence)
+
+    def _partition(self, request: legacy.PublishRequest) -> int:
+        """The partition of the key; without one, each in turn (facts/streamr.md, section 5: any)."""
+        partitions = 1
+        if request.pkey is msgspec.UNSET or request.pkey is None:
+            self._unkeyed += 1
+            return self._unkeyed % partitions
+        return partition_of(request.pkey, partitions)
+
+    def _submit(self, request_id: str, parsed: StreamMessage, raw: bytes, now: int, *, renumber: bool) -> Publish:
+        if message.needs_check(parsed):
+            entry = message.to_entry(parsed, raw, verdict=model.Verdict.OK, received_at=now)
+            made = Publish(request_id, entry, partial(_judge, parsed), self._publish_ack)
+        else:
             entry = message.to_entry(parsed, raw, verdict=model.Verdict.UNSIGNED, received_at=now)
-            return Publish(request_id, entry, None, self._publish_ack)
-        entry = message.to_entry(parsed, raw, verdict=model.Verdict.OK, received_at=now)
-        return Publish(request_id, entry, partial(message.judge, parsed), self._publish_ack)
+            made = Publish(request_id, entry, None, self._publish_ack)
+        if renumber:
+            made.renumber = partial(_renumbered, parsed, entry)
+        return made
 
     def _handle(self, request: Control) -> Command:
         handler = _HANDLERS.get(request.type)
         if handler is None:
-            raise PeerFault(
-                f"{request.type.name.title().replace('_', '')} is not a request.", code=ErrorCode.INVALID_REQUEST
-            )
+            raise PeerFault(f"{request.type.document_name} is not a request.", code=ErrorCode.INVALID_REQUEST)
         return handler(self, request)
 
     def _subscribe(self, request: Control) -> Command:
@@ -234,6 +276,43 @@ class StreamrSession:
         return control.error_response(request_id, text, code, self._control_version)
 
 
+def _check_time(parsed: StreamMessage, now: int) -> None:
+    if parsed.msg_id.timestamp > now // 1000 + MAX_FUTURE_MS:
+        raise PeerFault(
+            f"Failed publish to stream {parsed.msg_id.stream_id}, reason: future timestamps are not allowed, "
+            f"max allowed +{MAX_FUTURE_MS} ms",
+            code=ErrorCode.FUTURE_TIMESTAMP,
+        )
+
+
+def _judge(parsed: StreamMessage) -> model.Verdict:
+    """The one rule, and a count of signatures no usual signer makes (docs/decisions/0006)."""
+    verdict = message.judge(parsed)
+    if verdict is _OK and ethereum.has_high_s(parsed.signature or ""):
+        metrics.HIGH_S.inc()
+    return verdict
+
+
+def _with_sequence(parsed: StreamMessage, sequence: int) -> StreamMessage:
+    return msgspec.structs.replace(parsed, msg_id=msgspec.structs.replace(parsed.msg_id, sequence_number=sequence))
+
+
+def _renumbered(parsed: StreamMessage, entry: model.Entry, places: Sequence[Place]) -> model.Entry | None:
+    """The entry of a message without a sequence whose identity is taken; None when it is a repeat.
+
+    Only a signed message can be known to be the same one again: same publisher and time, which all of `places` share,
+    and same content. One that was dropped from the hot store cannot be compared and counts as the same: a replay must
+    not become a new message.
+    """
+    if parsed.signature_type is not SignatureType.NONE:
+        for place in places:
+            if place.row is None or message.decode(place.row.entry.raw).content == parsed.content:
+                return None
+    sequence = max(place.key.sequence for place in places) + 1
+    made = _with_sequence(convert.to_version(parsed, 30), sequence)
+    return msgspec.structs.replace(entry, version=made.version, sequence=sequence, raw=message.encode(made))
+
+
 def _check_range(request: Control, start: model.Ref, end: model.Ref) -> None:
     """A range runs forward, and names a publisher and a chain together or neither (facts/streamr.md, section 6)."""
     if start > end:
@@ -247,6 +326,7 @@ def _check_range(request: Control, start: model.Ref, end: model.Ref) -> None:
         )
 
 
+_OK: Final = model.Verdict.OK
 _REFUSALS: Final = {
     model.Verdict.BAD_SIGNATURE: "the signature is not that of the message's publisher.",
     model.Verdict.NOT_PERMITTED: "the publisher may not write to this stream.",

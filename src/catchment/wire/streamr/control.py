@@ -2,19 +2,20 @@
 
 A version is a table of rows, a row the elements of one type after `[version, type, ...]`; one decode and one encode
 read the rows, and every type fills the one `Control`. Layouts: Control Protocol 2
-(spec/streamr-control2-stream32-tracker.md) and facts/streamr.md, section 2.
+(spec/streamr-control2-stream32-tracker.md) and facts/streamr.md, section 2. Control 0, which is not made of such rows,
+is in `legacy.py` and reached from here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from catchment.errors import PeerFault
+from catchment.wire.streamr import legacy
 from catchment.wire.streamr.fields import (
     INVALID_REQUEST,
     ArrayReader,
@@ -26,59 +27,9 @@ from catchment.wire.streamr.fields import (
     StreamId,
     not_json,
 )
+from catchment.wire.streamr.kinds import Control, ControlType, ErrorCode
 
-
-class ControlType(IntEnum):
-    """Control Protocol, table of types. PUBLISH_ACKNOWLEDGED is ours, sent only where `publishAck=1` asked for it."""
-
-    BROADCAST_MESSAGE = 0
-    UNICAST_MESSAGE = 1
-    SUBSCRIBE_RESPONSE = 2
-    UNSUBSCRIBE_RESPONSE = 3
-    RESEND_RESPONSE_RESENDING = 4
-    RESEND_RESPONSE_RESENT = 5
-    RESEND_RESPONSE_NO_RESEND = 6
-    ERROR_RESPONSE = 7
-    PUBLISH_REQUEST = 8
-    SUBSCRIBE_REQUEST = 9
-    UNSUBSCRIBE_REQUEST = 10
-    RESEND_LAST_REQUEST = 11
-    RESEND_FROM_REQUEST = 12
-    RESEND_RANGE_REQUEST = 13
-    PUBLISH_ACKNOWLEDGED = 100
-
-
-class ErrorCode:
-    """ErrorResponse codes as shipped (facts/streamr.md, section 7)."""
-
-    INVALID_REQUEST: Final = INVALID_REQUEST
-    AUTHENTICATION_FAILED: Final = "AUTHENTICATION_FAILED"
-    PERMISSION_DENIED: Final = "PERMISSION_DENIED"
-    NOT_FOUND: Final = "NOT_FOUND"
-    FUTURE_TIMESTAMP: Final = "FUTURE_TIMESTAMP"
-    REQUEST_FAILED: Final = "REQUEST_FAILED"
-    RESEND_FAILED: Final = "RESEND_FAILED"
-    ERROR_WHILE_HANDLING_REQUEST: Final = "ERROR_WHILE_HANDLING_REQUEST"
-
-
-class Control(msgspec.Struct, frozen=True, gc=False):
-    """A control message of any version and type; fields its type does not have keep their defaults."""
-
-    type: ControlType
-    request_id: str = ""
-    stream_id: str = ""
-    stream_partition: int = 0
-    message: msgspec.Raw | bytes = b""
-    """A stream message, exactly as it stands in the frame."""
-    session_token: str | None = None
-    number_last: int = 0
-    from_msg_ref: LooseMessageRef | None = None
-    to_msg_ref: LooseMessageRef | None = None
-    publisher_id: str | None = None
-    msg_chain_id: str | None = None
-    error_message: str = ""
-    error_code: str = ""
-    outcome: str = ""
+__all__ = ["CONTROL_1", "CONTROL_2", "SUPPORTED", "VERSIONS", "Control", "ControlType", "ErrorCode", "decode", "encode"]
 
 
 _REQUEST_ID = Field("request_id", "requestId", RequestId)
@@ -95,7 +46,32 @@ _CHAIN = Field("msg_chain_id", "msgChainId", Name | None)
 
 _STREAM_ANSWER = (_REQUEST_ID, _STREAM_ID, _LAST_PARTITION)
 
+_NUMBER_LAST = Field("number_last", "numberLast", Number)
+_OUTCOME = Field("outcome", "outcome", str)
+
 Rows = Mapping[ControlType, Sequence[Sequence[Field]]]
+
+_ANSWER_1 = (_STREAM_ID, _LAST_PARTITION)
+_RESEND_ANSWER_1 = (_STREAM_ID, _PARTITION, _REQUEST_ID)
+
+CONTROL_1: Final[Rows] = {
+    ControlType.BROADCAST_MESSAGE: ((_MESSAGE,),),
+    ControlType.UNICAST_MESSAGE: ((_REQUEST_ID, _MESSAGE),),
+    ControlType.SUBSCRIBE_RESPONSE: (_ANSWER_1,),
+    ControlType.UNSUBSCRIBE_RESPONSE: (_ANSWER_1,),
+    ControlType.RESEND_RESPONSE_RESENDING: (_RESEND_ANSWER_1,),
+    ControlType.RESEND_RESPONSE_RESENT: (_RESEND_ANSWER_1,),
+    ControlType.RESEND_RESPONSE_NO_RESEND: (_RESEND_ANSWER_1,),
+    ControlType.ERROR_RESPONSE: ((Field("error_message", "errorMessage", str),),),
+    ControlType.PUBLISH_REQUEST: ((_MESSAGE, _TOKEN),),
+    ControlType.SUBSCRIBE_REQUEST: ((_STREAM_ID, _LAST_PARTITION, _TOKEN),),
+    ControlType.UNSUBSCRIBE_REQUEST: (_ANSWER_1,),
+    ControlType.RESEND_LAST_REQUEST: ((_STREAM_ID, _PARTITION, _REQUEST_ID, _NUMBER_LAST, _TOKEN),),
+    ControlType.RESEND_FROM_REQUEST: ((_STREAM_ID, _PARTITION, _REQUEST_ID, _FROM, _PUBLISHER, _CHAIN, _TOKEN),),
+    ControlType.RESEND_RANGE_REQUEST: ((_STREAM_ID, _PARTITION, _REQUEST_ID, _FROM, _TO, _PUBLISHER, _CHAIN, _TOKEN),),
+    ControlType.PUBLISH_ACKNOWLEDGED: ((_OUTCOME,),),
+}
+"""Types of control 1: only resends have a request id, and it stands behind the partition."""
 
 CONTROL_2: Final[Rows] = {
     ControlType.BROADCAST_MESSAGE: ((_REQUEST_ID, _MESSAGE),),
@@ -113,24 +89,39 @@ CONTROL_2: Final[Rows] = {
         ),
     ),
     ControlType.PUBLISH_REQUEST: ((_REQUEST_ID, _MESSAGE, _TOKEN),),
-    ControlType.SUBSCRIBE_REQUEST: ((_REQUEST_ID, _STREAM_ID, _LAST_PARTITION, _TOKEN),),
-    ControlType.UNSUBSCRIBE_REQUEST: (_STREAM_ANSWER,),
-    ControlType.RESEND_LAST_REQUEST: (
-        (_REQUEST_ID, _STREAM_ID, _PARTITION, Field("number_last", "numberLast", Number), _TOKEN),
+    # The document's wrapped example has no request id (streamr-network-control2-message31.md, WrapperMessage); it is
+    # told apart by the partition standing where the stream would be.
+    ControlType.SUBSCRIBE_REQUEST: (
+        (_REQUEST_ID, _STREAM_ID, _LAST_PARTITION, _TOKEN),
+        (_STREAM_ID, _PARTITION, _TOKEN),
     ),
+    ControlType.UNSUBSCRIBE_REQUEST: (_STREAM_ANSWER,),
+    ControlType.RESEND_LAST_REQUEST: ((_REQUEST_ID, _STREAM_ID, _PARTITION, _NUMBER_LAST, _TOKEN),),
     # Shipped without msgChainId, documented with it; told apart by length (facts/streamr.md, section 2).
     ControlType.RESEND_FROM_REQUEST: (
         (_REQUEST_ID, _STREAM_ID, _PARTITION, _FROM, _PUBLISHER, _TOKEN),
         (_REQUEST_ID, _STREAM_ID, _PARTITION, _FROM, _PUBLISHER, _CHAIN, _TOKEN._replace(optional=False)),
     ),
     ControlType.RESEND_RANGE_REQUEST: ((_REQUEST_ID, _STREAM_ID, _PARTITION, _FROM, _TO, _PUBLISHER, _CHAIN, _TOKEN),),
-    ControlType.PUBLISH_ACKNOWLEDGED: ((_REQUEST_ID, Field("outcome", "outcome", str)),),
+    ControlType.PUBLISH_ACKNOWLEDGED: ((_REQUEST_ID, _OUTCOME),),
 }
-"""Types of control 2. Where a type has two rows they differ in length, the one we emit first."""
+"""Types of control 2. Where a type has two rows, the one we emit comes first."""
 
-VERSIONS: Final[Mapping[int, Rows]] = {2: CONTROL_2}
+VERSIONS: Final[Mapping[int, Rows]] = {1: CONTROL_1, 2: CONTROL_2}
+"""The versions made of rows."""
 
-_REQUEST_ID_IN_HEAD: Final = re.compile(rb'\s*\[\s*\d+\s*,\s*\d+\s*,\s*("(?:[^"\\]|\\.)*")')
+SUPPORTED: Final = (legacy.VERSION, *VERSIONS)
+
+_is_second_row: Final[Mapping[tuple[int, ControlType], Callable[[Sequence[msgspec.Raw]], bool]]] = {
+    (2, ControlType.SUBSCRIBE_REQUEST): lambda elements: len(elements) in (4, 5) and bytes(elements[3]).isdigit(),
+    (2, ControlType.RESEND_FROM_REQUEST): lambda elements: len(elements) > 8,
+}
+"""What tells the second row of a type from its first, given all elements of the array."""
+
+_NO_REQUEST_ID: Final = (b"0", b"1")
+"""Versions whose third element is something else."""
+
+_REQUEST_ID_IN_HEAD: Final = re.compile(rb'\s*\[\s*(?:[2-9]|\d\d+)\s*,\s*\d+\s*,\s*("(?:[^"\\]|\\.)*")')
 
 _HEAD: Final = (Field("version", "version", Number), Field("type", "type", Number))
 
@@ -142,13 +133,14 @@ class _Form(msgspec.Struct, frozen=True):
     attributes: tuple[str, ...]
 
 
-def _forms(version: int, kind: ControlType, rows: Sequence[Sequence[Field]]) -> list[_Form]:
-    name = kind.name.title().replace("_", "")
-    return [_Form(ArrayReader(name, (*_HEAD, *row)), tuple(field.attribute for field in row)) for row in rows]
+def _forms(kind: ControlType, rows: Sequence[Sequence[Field]]) -> list[_Form]:
+    return [
+        _Form(ArrayReader(kind.document_name, (*_HEAD, *row)), tuple(field.attribute for field in row)) for row in rows
+    ]
 
 
 _forms_by_version: Final = {
-    version: {kind: _forms(version, kind, rows) for kind, rows in table.items()} for version, table in VERSIONS.items()
+    version: {kind: _forms(kind, rows) for kind, rows in table.items()} for version, table in VERSIONS.items()
 }
 
 
@@ -188,22 +180,25 @@ def decode(data: bytes) -> Control:
 
 
 def _decode_any(data: bytes) -> Control:
+    if legacy.is_request(data):
+        return legacy.to_control(legacy.decode_request(data))
     version, kind = _read_head(data)
+    if version == legacy.VERSION:
+        return legacy.decode_response(data, kind)
     table = _forms_by_version.get(version)
     if table is None:
-        supported = ", ".join(str(known) for known in VERSIONS)
+        supported = ", ".join(str(known) for known in SUPPORTED)
         raise PeerFault(f"Control version {version} is not supported, only {supported}.", code=INVALID_REQUEST)
     forms = table.get(kind) if kind is not None else None
-    if forms is None:
+    if forms is None or kind is None:
         raise PeerFault("The type of this control message is not known.", code=INVALID_REQUEST)
     form = forms[0]
-    if len(forms) > 1 and len(_decode_elements(data)) > len(form.attributes) + len(_HEAD):
+    if len(forms) > 1 and _is_second_row[version, kind](_decode_elements(data)):
         form = forms[1]
     values = form.reader.read(data)
     found = {name: getattr(values, name) for name in form.attributes}
     if found.get("stream_partition", 0) is None:
         found["stream_partition"] = 0
-    assert kind is not None
     return Control(kind, **found)
 
 
@@ -224,9 +219,13 @@ def _read_head(data: bytes) -> tuple[int, ControlType | None]:
 
 
 def readable_request_id(data: bytes) -> str:
-    """The request id of a frame that cannot be read as a whole; empty when that cannot be read either."""
+    """The request id of a frame that cannot be read as a whole; empty when that cannot be read either.
+
+    Only where control 2 has it: control 1 answers errors without one, and has another field there.
+    """
     try:
-        return _decode_request_id(data).request_id
+        head = _decode_request_id(data)
+        return "" if bytes(head.version) in _NO_REQUEST_ID else head.request_id
     except RecursionError:
         # Valid JSON as far as anyone looked; the bomb stands behind the id.
         return request_id_in_head(data)
@@ -245,6 +244,8 @@ def request_id_in_head(head: bytes) -> str:
 
 def encode(control: Control, version: int = 2) -> bytes:
     """The array of a control message in the given version (the first row of its type)."""
+    if version == legacy.VERSION:
+        return legacy.encode_response(control)
     form = _forms_by_version[version][control.type][0]
     values = [getattr(control, name) for name in form.attributes]
     if "message" not in form.attributes:
@@ -256,13 +257,17 @@ def encode(control: Control, version: int = 2) -> bytes:
     return b"[%d,%d,%b]" % (version, control.type, b",".join(bytes(element) for element in elements))
 
 
+BROADCAST: Final[Mapping[int, bytes]] = {0: b"[0,0,null,%b]", 1: b"[1,0,%b]", 2: b'[2,0,"",%b]'}
+"""A BroadcastMessage around a stream message; its request id is always empty (facts/streamr.md, section 2)."""
+
+
 def broadcast(message: bytes, version: int = 2) -> bytes:
-    """A BroadcastMessage around a stream message; its request id is always empty (facts/streamr.md, section 2)."""
-    return b'[%d,0,"",%b]' % (version, message)
+    """A BroadcastMessage around a stream message."""
+    return BROADCAST[version] % message
 
 
 def unicast(request_id: str, message: bytes, version: int = 2) -> bytes:
-    """A UnicastMessage around a stream message."""
+    """A UnicastMessage around a stream message: the same elements in every version."""
     return b"[%d,1,%b,%b]" % (version, _encode_json(request_id), message)
 
 

@@ -60,6 +60,17 @@ class LooseMessageRef(msgspec.Struct, array_like=True, forbid_unknown_fields=Tru
     sequence_number: Number | None = None
 
 
+class LaxMessageID(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
+    """The MessageID of version 30, where publisher and chain may be null (facts/streamr.md, section 3)."""
+
+    stream_id: StreamId
+    stream_partition: Number
+    timestamp: Number
+    sequence_number: Number
+    publisher_id: Name | None
+    msg_chain_id: Name | None
+
+
 class Field(NamedTuple):
     """A column of the tables; an optional one may be left out at the end."""
 
@@ -104,6 +115,24 @@ def _struct_of(what: str, row: Sequence[Field]) -> type[msgspec.Struct]:
         (field.attribute, field.type, None) if field.optional else (field.attribute, field.type) for field in row
     ]
     return msgspec.defstruct(what, columns, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False)
+
+
+_decode_text = msgspec.json.Decoder(NonEmpty).decode
+
+
+def content_text(raw: msgspec.Raw, what: str) -> str:
+    """A message's content as text, whether it was sent as text or, as shipped software tolerated, as an object.
+
+    An object is the text it stands as in the frame: that is what its sender's JSON.stringify gave.
+
+    Raises:
+        PeerFault: it is empty, or neither text nor an object; `what` names it.
+    """
+    data = bytes(raw)
+    try:
+        return data.decode() if data[:1] in (b"{", b"[") else _decode_text(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise PeerFault(f"{what}: Expected text of at least one character.", code=INVALID_REQUEST) from None
 
 
 def not_json(error: Exception) -> PeerFault:

@@ -1,15 +1,16 @@
 """The Stream Protocol: messages as their publishers signed them.
 
 A version is a row of `ROWS`; every version is read into the one `StreamMessage`, and `signed_payload` is the one
-place that knows what a signature covers. Layouts: Stream Protocol 32 (spec/streamr-control2-stream32-tracker.md) and
-facts/streamr.md, section 3.
+place that knows what a signature covers. Layouts: Stream Protocol 32 (spec/streamr-control2-stream32-tracker.md),
+Message Layer 31 (spec/streamr-network-control2-message31.md), message 28 (spec/streamr-legacy-0-28.md) and
+facts/streamr.md, section 3. How one version is shown as another is in `convert.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Final, Literal, cast
 
 import msgspec
 
@@ -20,10 +21,14 @@ from catchment.wire.streamr.fields import (
     INVALID_REQUEST,
     ArrayReader,
     Field,
+    LaxMessageID,
     MessageID,
     MessageRef,
+    Name,
     NonEmpty,
     Number,
+    StreamId,
+    content_text,
     not_json,
 )
 
@@ -37,7 +42,7 @@ _UNSIGNED: Final = model.Verdict.UNSIGNED
 
 
 class MessageType(IntEnum):
-    """Stream Protocol, table `messageType`."""
+    """Stream Protocol, table `messageType`; versions 30 and 31 call it contentType (facts/streamr.md, section 3)."""
 
     STREAM_MESSAGE = 27
     GROUP_KEY_REQUEST = 28
@@ -53,11 +58,12 @@ class ContentType(IntEnum):
 
 
 class EncryptionType(IntEnum):
-    """Stream Protocol, table `encryptionType`."""
+    """Table `encryptionType`; the numbers are from facts/streamr.md, section 3. 3 exists in version 31 only."""
 
     NONE = 0
     RSA = 1
     AES = 2
+    NEW_KEY_AND_AES = 3
 
 
 class SignatureType(IntEnum):
@@ -70,6 +76,7 @@ class SignatureType(IntEnum):
 
 _STREAM_MESSAGE: Final = MessageType.STREAM_MESSAGE
 _NONE: Final = SignatureType.NONE
+_NEW_KEY_AND_AES: Final = EncryptionType.NEW_KEY_AND_AES
 
 
 class StreamMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
@@ -88,24 +95,76 @@ class StreamMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
     signature: str | None
 
 
-_COLUMNS: Final = (
-    Field("version", "version", Number),
-    Field("msg_id", "msgId", MessageID),
-    Field("prev_msg_ref", "prevMsgRef", MessageRef | None),
-    Field("message_type", "messageType", MessageType),
-    Field("content_type", "contentType", ContentType),
-    Field("encryption_type", "encryptionType", EncryptionType),
-    Field("group_key_id", "groupKeyId", str | None),
-    Field("content", "content", NonEmpty),
-    Field("new_group_key", "newGroupKey", str | None),
-    Field("signature_type", "signatureType", SignatureType),
-    Field("signature", "signature", str | None),
+class OffsetMessage(StreamMessage, frozen=True, gc=False):
+    """A message of version 28 or 29: also a time to live and a place in the server's own order."""
+
+    ttl: Number = 0
+    offset: Number = 0
+    previous_offset: Number | None = None
+
+
+_VERSION = Field("version", "version", Number)
+_ID = Field("msg_id", "msgId", MessageID)
+_PREV = Field("prev_msg_ref", "prevMsgRef", MessageRef | None)
+_TYPE = Field("message_type", "contentType", MessageType)
+_ENCRYPTION = Field("encryption_type", "encryptionType", EncryptionType)
+_CONTENT = Field("content", "content", NonEmpty)
+_SIGNATURE_TYPE = Field("signature_type", "signatureType", SignatureType)
+_SIGNATURE = Field("signature", "signature", str | None)
+
+_ROW_28 = (
+    _VERSION,
+    Field("stream_id", "streamId", StreamId),
+    Field("stream_partition", "streamPartition", Number),
+    Field("timestamp", "timestamp", Number),
+    Field("ttl", "ttl", Number | None),
+    Field("offset", "offset", Number | None),
+    Field("previous_offset", "previousOffset", Number | None),
+    Field("message_type", "contentType", Literal[27]),
+    _CONTENT,
 )
 
 ROWS: Final[Mapping[int, Sequence[Field]]] = {
-    32: _COLUMNS,
+    28: _ROW_28,
+    29: (*_ROW_28, _SIGNATURE_TYPE, Field("publisher_id", "publisherAddress", Name | None), _SIGNATURE),
+    30: (
+        _VERSION,
+        Field("msg_id", "msgId", LaxMessageID),
+        _PREV,
+        _TYPE,
+        _CONTENT,
+        _SIGNATURE_TYPE,
+        _SIGNATURE,
+    ),
+    31: (_VERSION, _ID, _PREV, _TYPE, _ENCRYPTION, _CONTENT, _SIGNATURE_TYPE, _SIGNATURE),
+    32: (
+        _VERSION,
+        _ID,
+        _PREV,
+        Field("message_type", "messageType", MessageType),
+        Field("content_type", "contentType", ContentType),
+        _ENCRYPTION,
+        Field("group_key_id", "groupKeyId", str | None),
+        _CONTENT,
+        Field("new_group_key", "newGroupKey", str | None),
+        _SIGNATURE_TYPE,
+        _SIGNATURE,
+    ),
 }
 """The elements of each version's array, in order."""
+
+NEWEST: Final = 32
+_ABSENT: Final = {
+    "prev_msg_ref": None,
+    "message_type": _STREAM_MESSAGE,
+    "content_type": ContentType.JSON,
+    "encryption_type": EncryptionType.NONE,
+    "group_key_id": None,
+    "new_group_key": None,
+    "signature_type": _NONE,
+    "signature": None,
+}
+"""What a message has that its version has no element for."""
 
 
 class _Version(msgspec.Struct, array_like=True):
@@ -116,10 +175,18 @@ class _Version(msgspec.Struct, array_like=True):
 
 _decode_version = msgspec.json.Decoder(_Version).decode
 _readers: Final = {
-    version: ArrayReader(f"Message {version}", row, struct=StreamMessage if row is _COLUMNS else None)
+    version: ArrayReader(f"Message {version}", row, struct=StreamMessage if version == NEWEST else None)
     for version, row in ROWS.items()
 }
-_newest: Final = _readers[32]
+_lenient_readers: Final = {
+    version: ArrayReader(
+        f"Message {version}", [field._replace(type=msgspec.Raw) if field is _CONTENT else field for field in row]
+    )
+    for version, row in ROWS.items()
+}
+"""The same rows with any content: objects were tolerated (facts/streamr.md, section 3)."""
+
+_newest: Final = _readers[NEWEST]
 """Nearly every message is of this version, and begins as its own clients write it."""
 
 _encode = msgspec.json.Encoder().encode
@@ -132,38 +199,103 @@ def decode(data: bytes) -> StreamMessage:
         PeerFault: not JSON, an unsupported version, an element that is not what its row says, or a message that
             contradicts itself.
     """
-    reader = _newest if data.startswith(b"[32,") else _reader_of(data)
-    message = reader.read(data)
-    assert isinstance(message, StreamMessage)
+    return read(data)[0]
+
+
+def read(data: bytes) -> tuple[StreamMessage, bytes]:
+    """Read a message, and give the bytes to keep of it.
+
+    Those are the bytes it came in; only where its content came as an object they are the message with that content
+    as text, which is what was signed and what every reader expects.
+
+    Raises:
+        PeerFault: as `decode`.
+    """
+    version = NEWEST if data.startswith(b"[32,") else _version_of(data)
+    try:
+        values = _readers[version].read(data)
+    except PeerFault as fault:
+        message = _with_object_as_content(version, data, fault)
+        data = encode(message)
+    else:
+        message = cast(StreamMessage, values) if version == NEWEST else _message_of(values)
     check(message)
-    return message
+    return message, data
 
 
-def _reader_of(data: bytes) -> ArrayReader:
-    """The row a message says it follows."""
+def _with_object_as_content(version: int, data: bytes, fault: PeerFault) -> StreamMessage:
+    """Read again what a strict reader refused; its own fault, unless only the content was in the way."""
+    try:
+        values = _lenient_readers[version].read(data)
+    except PeerFault:
+        raise fault from None
+    content = cast(msgspec.Raw, getattr(values, "content"))  # noqa: B009 - made from a row, so mypy knows no fields
+    if bytes(content)[:1] != b"{":
+        raise fault
+    return _message_of(values, content=content_text(content, f"Message {version}, content"))
+
+
+def _message_of(values: msgspec.Struct, **changes: object) -> StreamMessage:
+    """A message from the elements of its row."""
+    found = {name: getattr(values, name) for name in values.__struct_fields__} | changes
+    if "msg_id" in found:
+        msg_id = found["msg_id"]
+        if isinstance(msg_id, LaxMessageID):
+            found["msg_id"] = MessageID(
+                msg_id.stream_id,
+                msg_id.stream_partition,
+                msg_id.timestamp,
+                msg_id.sequence_number,
+                msg_id.publisher_id or "",
+                msg_id.msg_chain_id or "",
+            )
+        return StreamMessage(**(_ABSENT | found))
+    # Versions 28 and 29 have no sequence and no chain (facts/streamr.md, section 3, "Conversion").
+    timestamp = found.pop("timestamp")
+    msg_id = MessageID(
+        found.pop("stream_id"), found.pop("stream_partition"), timestamp, 0, found.pop("publisher_id", None) or "", ""
+    )
+    found["message_type"] = _STREAM_MESSAGE
+    found["ttl"] = found["ttl"] or 0
+    found["offset"] = timestamp if found["offset"] is None else found["offset"]
+    return OffsetMessage(msg_id=msg_id, **(_ABSENT | found))
+
+
+def _version_of(data: bytes) -> int:
+    """The version a message says it has, when it is one we read."""
     try:
         version = _decode_version(data).version
     except msgspec.ValidationError:
         raise PeerFault("The message is not an array that begins with its version.", code=INVALID_REQUEST) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise not_json(error) from None
-    reader = _readers.get(version)
-    if reader is None:
+    if version not in ROWS:
         supported = ", ".join(str(known) for known in ROWS)
         raise PeerFault(f"Message version {version} is not supported, only {supported}.", code=INVALID_REQUEST)
-    return reader
+    return version
+
+
+_ID_FIELDS: Final = frozenset(MessageID.__struct_fields__)
+_attributes: Final = {version: tuple(field.attribute for field in row) for version, row in ROWS.items()}
 
 
 def encode(message: StreamMessage) -> bytes:
     """The array of a message in its own version."""
-    return _encode(message)
+    if message.version == NEWEST:
+        return _encode(message)
+    msg_id = message.msg_id
+    values = [getattr(msg_id if name in _ID_FIELDS else message, name) for name in _attributes[message.version]]
+    if message.version == 29 and not msg_id.publisher_id:
+        values[-2] = None  # as shipped: an unknown publisherAddress is null
+    return _encode(values)
 
 
 def check(message: StreamMessage) -> None:
     """The rules no single element shows.
 
-    The previous reference is strictly before the message (DESIGN.md, "The entry"; facts/streamr.md, section 3), and
-    "the `signature` field is null" exactly when there is no signature (Stream Protocol, table `signatureType`).
+    The previous reference is strictly before the message (DESIGN.md, "The entry"; facts/streamr.md, section 3). The
+    signature is null (version 32) or empty (version 31) exactly when there is none (table `signatureType`). Version 32
+    no longer has NEW_KEY_AND_AES.
     """
     prev = message.prev_msg_ref
     if prev is not None:
@@ -176,29 +308,46 @@ def check(message: StreamMessage) -> None:
                 code=INVALID_REQUEST,
             )
     if message.signature_type is _NONE:
-        if message.signature is not None:
+        if message.signature:
             raise PeerFault("signatureType is 0 (none) but there is a signature.", code=INVALID_REQUEST)
     elif not message.signature:
         raise PeerFault(f"signatureType is {message.signature_type} but there is no signature.", code=INVALID_REQUEST)
+    if message.encryption_type is _NEW_KEY_AND_AES and message.version == NEWEST:
+        raise PeerFault("Message 32, encryptionType: Invalid enum value 3", code=INVALID_REQUEST)
 
 
 def signed_payload(message: StreamMessage) -> bytes:
-    """The bytes a message's signature covers, by its signature type.
+    """The bytes a signer of this message signs, by its signature type.
 
     ETH: Stream Protocol, table `signatureType`, fields joined without separators, the publisher in lower case
     (facts/streamr.md, section 4). ETH_LEGACY: as it shipped, without the partition.
     """
     msg_id = message.msg_id
     if message.signature_type is SignatureType.ETH_LEGACY:
-        text = f"{msg_id.stream_id}{msg_id.timestamp}{msg_id.publisher_id.lower()}{message.content}"
-    else:
-        prev = message.prev_msg_ref
-        text = (
-            f"{msg_id.stream_id}{msg_id.stream_partition}{msg_id.timestamp}{msg_id.sequence_number}"
-            f"{msg_id.publisher_id.lower()}{msg_id.msg_chain_id}"
-            f"{'' if prev is None else f'{prev.timestamp}{prev.sequence_number}'}"
-            f"{message.content}{message.new_group_key or ''}"
-        )
+        return _utf8(f"{msg_id.stream_id}{msg_id.timestamp}{msg_id.publisher_id.lower()}{message.content}")
+    prev = message.prev_msg_ref
+    return _utf8(
+        f"{msg_id.stream_id}{msg_id.stream_partition}{msg_id.timestamp}{msg_id.sequence_number}"
+        f"{msg_id.publisher_id.lower()}{msg_id.msg_chain_id}"
+        f"{'' if prev is None else f'{prev.timestamp}{prev.sequence_number}'}"
+        f"{message.content}{message.new_group_key or ''}"
+    )
+
+
+def documented_payload(message: StreamMessage) -> bytes | None:
+    """What the document says an ETH_LEGACY signature covers: the partition, too. None for other types.
+
+    Message Layer 31, table `signatureType`. No published client signed this; it is accepted because it is documented.
+    """
+    if message.signature_type is not SignatureType.ETH_LEGACY:
+        return None
+    msg_id = message.msg_id
+    return _utf8(
+        f"{msg_id.stream_id}{msg_id.stream_partition}{msg_id.timestamp}{msg_id.publisher_id.lower()}{message.content}"
+    )
+
+
+def _utf8(text: str) -> bytes:
     # A lone surrogate (JSON allows its escape) has no UTF-8 form; no signer can have signed it.
     return text.encode("utf-8", "surrogatepass")
 
@@ -219,8 +368,12 @@ def judge(message: StreamMessage) -> model.Verdict:
     """
     if not needs_check(message):
         return model.Verdict.UNSIGNED
-    if ethereum.signed_by(message.msg_id.publisher_id, signed_payload(message), message.signature or ""):
-        return model.Verdict.OK
+    publisher, signature = message.msg_id.publisher_id, message.signature or ""
+    if ethereum.signed_by(publisher, signed_payload(message), signature):
+        return _OK
+    documented = documented_payload(message)
+    if documented is not None and ethereum.signed_by(publisher, documented, signature):
+        return _OK
     return model.Verdict.BAD_SIGNATURE
 
 
