@@ -18,7 +18,8 @@ from catchment.model import MAX_SAFE_INTEGER, Range, Ref, Topic
 from catchment.sessions import streamr
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
 from catchment.sessions.registry import BY_PATH, DIALECTS
-from catchment.sessions.streamr import FORMS, MAX_FRAME, MAX_FUTURE_MS, MAX_RESEND_LAST, StreamrSession, negotiate
+from catchment.sessions.streamr import MAX_FRAME, MAX_FUTURE_MS, MAX_RESEND_LAST, StreamrSession, negotiate
+from catchment.sessions.streamr_forms import PAIRS
 from catchment.wire.streamr.fields import MessageRef
 
 NOW = 1_700_000_000_000_000
@@ -167,7 +168,7 @@ class TestRequests:
         assert isinstance(published, Publish)
         assert session.form.encode(published.entry) == b'[2,0,"",%b]' % make_message()
         assert StreamrSession.open(VERSIONS).form is session.form  # shared, so that it is encoded once
-        assert session.form is FORMS[2, 32]
+        assert session.form is PAIRS[2, 32].form
 
 
 class TestPublish:
@@ -270,9 +271,12 @@ BAD: dict[str, tuple[str | list[Any], str, str]] = {
     "empty": ("", "", "not valid JSON"),
     "half a frame": ('[2,9,"r","s"', "", "not valid JSON"),
     "two frames": ('[2,9,"r","s"][2,9,"r","s"]', "", "not valid JSON"),
-    "an object": ('{"type":"subscribe"}', "", "array that begins with its version"),
+    "an object without a stream": ('{"type":"subscribe"}', "", "missing required field `stream`"),
+    "an object of no known type": ('{"type":"publsh","stream":"s"}', "", "Unknown request type"),
+    "an object without a type": ('{"stream":"s"}', "", "missing required field `type`"),
     "an empty array": ([], "", "array that begins with its version"),
-    "version 1": ([1, 9, "r", "s"], "r", "version 1 is not supported"),
+    "version 1, whose third element is no id": ([1, 9, "r", "s"], "", "streamPartition"),
+    "version 0, which has objects": ([0, 9, "r", "s"], "", "not known in control 0"),
     "version 3": ([3, 9, "r", "s"], "r", "version 3 is not supported"),
     "version as text": (["2", 9, "r", "s"], "r", "array that begins with its version"),
     "version as a float": ('[2.0,9,"r","s"]', "r", "array that begins with its version"),
@@ -285,7 +289,7 @@ BAD: dict[str, tuple[str | list[Any], str, str]] = {
     "no id": ([2, 9], "", "SubscribeRequest"),
     "no stream": ([2, 9, "r"], "r", "SubscribeRequest"),
     "stream empty": ([2, 9, "r", ""], "r", "streamId"),
-    "stream a number": ([2, 9, "r", 5], "r", "streamId"),
+    "stream a number": ([2, 9, "r", 5, 0, None], "r", "streamId"),
     "partition a float": ('[2,9,"r","s",0.0]', "r", "streamPartition"),
     "partition with an exponent": ('[2,9,"r","s",1e0]', "r", "streamPartition"),
     "partition negative": ([2, 9, "r", "s", -1], "r", "streamPartition"),
@@ -362,7 +366,7 @@ class TestBadInput:
             (2, None, [1.5, 0], "prevMsgRef.timestamp"),
             (2, None, [1_700_000_000_000, 0], "must come before"),
             (3, None, 99, "messageType"),
-            (7, None, {"an": "object"}, "content"),
+            (7, None, ["an", "array"], "content"),
             (7, None, "", "content"),
             (10, None, None, "no signature"),
             (9, None, 0, "there is a signature"),
@@ -446,18 +450,22 @@ class TestBadInput:
 
 
 class TestNegotiation:
-    def test_the_one_pair_of_today(self) -> None:
-        assert negotiate(VERSIONS) == (2, 32)
-        assert negotiate(VERSIONS | {"streamrClient": "5.2.1"}) == (2, 32)
+    @pytest.mark.parametrize("pair", sorted(PAIRS))
+    def test_every_pair(self, pair: tuple[int, int]) -> None:
+        """Brokers accepted any pair of supported versions (facts/streamr.md, section 1)."""
+        asked = {"controlLayerVersion": str(pair[0]), "messageLayerVersion": str(pair[1])}
+        assert negotiate(asked) == pair
+        assert negotiate(asked | {"streamrClient": "5.2.1"}) == pair
+        assert StreamrSession.open(asked).version == pair[1]
+
+    def test_the_pairs(self) -> None:
+        assert set(PAIRS) == {(control, version) for control in (0, 1, 2) for version in range(28, 33)}
 
     @pytest.mark.parametrize(
         "query", [{}, {"controlLayerVersion": "2"}, {"messageLayerVersion": "32"}, {"controllayerversion": "2"}]
     )
-    def test_missing(self, query: Mapping[str, str]) -> None:
-        with pytest.raises(PeerFault, match="Missing version negotiation") as caught:
-            StreamrSession.open(query)
-        assert "controlLayerVersion" in caught.value.message
-        assert "messageLayerVersion" in caught.value.message
+    def test_a_client_that_does_not_name_both_is_older_than_negotiation(self, query: Mapping[str, str]) -> None:
+        assert negotiate(query) == (0, 28)
 
     @pytest.mark.parametrize("name", VERSIONS)
     @pytest.mark.parametrize(

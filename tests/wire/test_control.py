@@ -190,7 +190,7 @@ class TestWrongElements:
         fault = refused(json.dumps([2, 13, "r", "s", 0, *refs.values(), None, None]).encode())
         assert fault.request_id == "r"
 
-    @pytest.mark.parametrize("version", [0, 1, 3, 2**53 - 1])
+    @pytest.mark.parametrize("version", [3, 28, 2**53 - 1])
     def test_other_versions(self, version: int) -> None:
         fault = refused(b'[%d,9,"r","s",0]' % version)
         assert f"version {version} is not supported" in fault.message

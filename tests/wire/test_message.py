@@ -130,7 +130,7 @@ FITS: list[tuple[str, Callable[[Any], bool]]] = [
     ("contentType", lambda value: number(value) and value == 0),
     ("encryptionType", lambda value: number(value) and value in (0, 1, 2)),
     ("groupKeyId", lambda value: value is None or isinstance(value, str)),
-    ("content", lambda value: isinstance(value, str) and value != ""),
+    ("content", lambda value: (isinstance(value, str) and value != "") or isinstance(value, dict)),
     ("newGroupKey", lambda value: value is None or isinstance(value, str)),
     ("signatureType", lambda value: number(value) and value in (1, 2)),
     ("signature", lambda value: isinstance(value, str) and value != ""),

@@ -52,7 +52,7 @@ def test_other_forms_are_left_to_the_general_way(frame: bytes) -> None:
         b'[2,8,"',
         b'[2,8,"r"]]',
         b'[2,8,"r",[32,]]',
-        b'[2,8,"r",[31,["s",0,5,0,"",""],null,27,0,"{}",0,null],null]',
+        b'[2,8,"r",[31,["s",0,5,0,"",""],null,27,0,0,"{}",0,null],null]',
         b'[2,8,"r",' + RAW + b",null,null]",
         b'[2,8,"r",' + RAW + RAW + b",null]",
         b'[2,8,"r",' + b"[" * 50_000 + b"]]",
