@@ -17,13 +17,15 @@ class PeerFault(CatchmentError):
     Attributes:
         code: the protocol's error code (a Streamr error code, a JSON-RPC number as text, a Mosaic result code).
         request_id: the request it answers, empty when it could not be read.
+        reason: what it is counted under: one of a few words, the code where none is given.
     """
 
-    def __init__(self, message: str, *, code: str, request_id: str = "") -> None:
+    def __init__(self, message: str, *, code: str, request_id: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.request_id = request_id
+        self.reason = reason or code
 
 
 class OurFault(CatchmentError):

@@ -35,7 +35,7 @@ UNNOTED = Counter(
 )
 REQUESTS_INVALID = Counter(
     "catchment_session_requests_invalid_total",
-    "Frames answered with the protocol's error before they became a message, by error code.",
+    "Frames answered with the protocol's error before they became a message, by error code or a word of what is wrong.",
     ["protocol", "reason"],
     registry=REGISTRY,
 )

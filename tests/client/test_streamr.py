@@ -18,6 +18,7 @@ from catchment.config import Settings
 from catchment.crypto.ethereum import Signer
 from catchment.net.server import Node
 from catchment.store.lmdb import LmdbStore
+from catchment.wire.streamr import admin
 
 KEY = b"\x07" * 32
 
@@ -39,6 +40,7 @@ def test_publish_subscribe_and_resend(tmp_path: Path) -> None:
             StreamrClient(node.addresses["ws"], private_key=KEY) as alice,
             StreamrClient(node.addresses["ws"]) as bob,
         ):
+            node.access.apply(admin.StreamCreated(stream="s", at=0, properties=admin.Properties(partitions=3)))
             await bob.open_subscription("s", partition=2)
             for number in range(5):
                 assert await alice.publish("s", {"n": number}, partition=2) == "stored"

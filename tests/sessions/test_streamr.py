@@ -12,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catchment import metrics, model
+from catchment.core.access import Access
 from catchment.core.broker import Publish, Status
 from catchment.errors import PeerFault
 from catchment.model import MAX_SAFE_INTEGER, Range, Ref, Topic
 from catchment.sessions import streamr
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
 from catchment.sessions.registry import BY_PATH, DIALECTS
-from catchment.sessions.streamr import MAX_FRAME, MAX_FUTURE_MS, MAX_RESEND_LAST, StreamrSession, negotiate
+from catchment.sessions.streamr import MAX_FRAME, MAX_RESEND_LAST, StreamrSession, negotiate
 from catchment.sessions.streamr_forms import PAIRS
+from catchment.sessions.streamr_publish import MAX_FUTURE_MS
 from catchment.wire.streamr.fields import MessageRef
 
 NOW = 1_700_000_000_000_000
@@ -203,7 +205,10 @@ class TestPublish:
         assert publish.entry.topic == "river"
 
     def test_key_exchange_is_a_kind_of_its_own(self, session: StreamrSession, make_message: MakeMessage) -> None:
-        publish, _ = self.judged(says(session, b'[2,8,"r",%b]' % make_message(message_type=28)))
+        raw = make_message(
+            message_type=28, stream_id="SYSTEM/keyexchange/0x" + "ab" * 20, content='["r","s","PEM",["key-1"]]'
+        )
+        publish, _ = self.judged(says(session, b'[2,8,"r",%b]' % raw))
         assert publish.entry.kind is model.Kind.KEYEXCHANGE
 
     @pytest.mark.parametrize(("ahead", "allowed"), [(0, True), (MAX_FUTURE_MS, True), (MAX_FUTURE_MS + 1, False)])
@@ -248,8 +253,9 @@ class TestPublish:
         answer = StreamrSession.open(VERSIONS | query).published("r", Status.REFUSED, verdict)
         assert answer is not None
         request_id, code, text = error_of(Send(answer))
-        assert (request_id, code) == ("r", "REQUEST_FAILED")
-        assert text.startswith("Publish request failed: ")
+        denied = verdict is model.Verdict.NOT_PERMITTED
+        assert (request_id, code) == ("r", "PERMISSION_DENIED" if denied else "REQUEST_FAILED")
+        assert text.startswith("You are not allowed to write" if denied else "Publish request failed: ")
 
     @pytest.mark.parametrize("query", [{}, {"publishAck": "1"}])
     def test_failed(self, query: Mapping[str, str]) -> None:
@@ -479,7 +485,7 @@ class TestNegotiation:
     def test_the_registry_knows_the_path(self) -> None:
         dialect = BY_PATH["/api/v1/ws"]
         assert dialect in DIALECTS
-        session = dialect.open(VERSIONS)
+        session = dialect.open(VERSIONS, Access(open_to_all=True))
         assert (session.protocol, session.version, session.max_frame) == (dialect.protocol, 32, dialect.max_frame)
 
 

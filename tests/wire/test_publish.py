@@ -15,7 +15,7 @@ RAW = b'[32,["s",0,5,0,"0xAb","c"],[4,0],27,0,0,null,"{\\"a\\":1}",null,0,null]'
 def general(data: bytes) -> publish.Published:
     request = control.decode(data)
     raw = bytes(request.message)
-    return publish.Published(request.request_id, message.decode(raw), raw)
+    return publish.Published(request.request_id, message.decode(raw), raw, request.session_token)
 
 
 @pytest.mark.parametrize("frame", [b'[2,8,"r",%b,null]', b'[2,8,"r",%b]', b'[2,8,"",%b,null]'])
@@ -27,10 +27,20 @@ def test_the_usual_forms_are_read_here(frame: bytes) -> None:
     )
 
 
+@pytest.mark.parametrize("token", ["token", "", "a]", "[32", "]]", "\u00e4", "x" * 64])
+def test_with_a_token(token: str) -> None:
+    frame = b'[2,8,"r",%b,"%b"]' % (RAW, token.encode())
+    assert publish.read(frame) == general(frame) == publish.Published("r", message.decode(RAW), RAW, token)
+
+
 @pytest.mark.parametrize(
     "frame",
     [
-        b'[2,8,"r",%b,"token"]',
+        b'[2,8,"r",%b,"to\\"ken"]',
+        b'[2,8,"r",%b,"to\\u006ben"]',
+        b'[2,8,"r",%b,"a,\\"b"]',
+        b'[2,8,"r",%b,"[32,"]',
+        b'[2,8,"r",%b,","]',
         b'[2,8,"r", %b,null]',
         b'[2,8,"r",%b ,null]',
         b'[2,8,"r",%b, null]',
@@ -101,5 +111,6 @@ def test_both_ways_agree_on_odd_texts(request_id: str, stream: str, content: str
     raw = message.encode(made)
     data = b"[2,8,%b,%b%b%b" % (control._encode_json(request_id), space.encode(), raw, end.encode())
     read = publish.read(data)
-    assert general(data) == (request_id, made, raw)
-    assert read is None or read == (request_id, made, raw)
+    expected = (request_id, made, raw, "t" if '"t"' in end else None)
+    assert general(data) == expected
+    assert read is None or read == expected

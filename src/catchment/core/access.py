@@ -20,8 +20,8 @@ from catchment.core.accounts import ANONYMOUS, Accounts, Caller
 from catchment.errors import PeerFault
 from catchment.wire.streamr import admin
 from catchment.wire.streamr.admin import Change, Stream
-from catchment.wire.streamr.control import ErrorCode
 from catchment.wire.streamr.keyexchange import recipient_of
+from catchment.wire.streamr.kinds import ErrorCode
 
 __all__ = ["ANONYMOUS", "Access", "Caller"]
 
@@ -106,9 +106,9 @@ class Access:
         if partition >= stream.partitions:
             raise _no_partition(stream, partition, "publish")
         if stream.require_signed and signer is None:
-            raise _failed("publish", f"stream {stream_id} takes signed messages only.")
+            raise _failed("publish", f"stream {stream_id} takes signed messages only.", reason="unsigned")
         if stream.require_encrypted and not encrypted:
-            raise _failed("publish", f"stream {stream_id} takes encrypted messages only.")
+            raise _failed("publish", f"stream {stream_id} takes encrypted messages only.", reason="unencrypted")
         if self.open:
             return
         allowed = (
@@ -276,10 +276,10 @@ def _denied(stream_id: str, doing: Doing) -> PeerFault:
     return PeerFault(f"You are not allowed to {word} to stream {stream_id}", code=ErrorCode.PERMISSION_DENIED)
 
 
-def _failed(doing: Doing, text: str) -> PeerFault:
-    return PeerFault(f"{doing.title()} request failed: {text}", code=ErrorCode.REQUEST_FAILED)
+def _failed(doing: Doing, text: str, *, reason: str) -> PeerFault:
+    return PeerFault(f"{doing.title()} request failed: {text}", code=ErrorCode.REQUEST_FAILED, reason=reason)
 
 
 def _no_partition(stream: Stream, partition: int, doing: Doing) -> PeerFault:
     known = "partition 0 only" if stream.partitions == 1 else f"partitions 0 to {stream.partitions - 1}"
-    return _failed(doing, f"stream {stream.id} has {known}, not {partition}.")
+    return _failed(doing, f"stream {stream.id} has {known}, not {partition}.", reason="partition")

@@ -234,7 +234,7 @@ class Node:
         if self._draining:
             return _refuse(503, "The node is shutting down.\n")
         try:
-            session = dialect.open(dict(parse_qsl(query)))
+            session = dialect.open(dict(parse_qsl(query)), self.access)
         except PeerFault as fault:
             return _refuse(400, fault.message + "\n")
         return Connection(

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from catchment import model
+from catchment.core.access import Access
 from catchment.sessions.base import Session
 from catchment.sessions.streamr import StreamrSession
 
@@ -17,8 +18,8 @@ class Dialect(msgspec.Struct, frozen=True):
 
     protocol: model.Protocol
     path: str
-    open: Callable[[Mapping[str, str]], Session]
-    """Given the query of the upgrade request; raises PeerFault to refuse it with HTTP 400."""
+    open: Callable[[Mapping[str, str], Access], Session]
+    """Given the query of the upgrade request and the node's access; raises PeerFault to refuse it with HTTP 400."""
     max_frame: int
 
 

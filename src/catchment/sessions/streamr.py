@@ -14,13 +14,13 @@ from typing import Final
 import msgspec
 
 from catchment import metrics, model
+from catchment.core.access import Access
 from catchment.core.broker import Publish, Status
-from catchment.crypto import ethereum
 from catchment.errors import PeerFault
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
 from catchment.sessions.streamr_forms import PAIRS
-from catchment.store.base import Place
-from catchment.wire.streamr import control, convert, legacy, message, publish
+from catchment.sessions.streamr_publish import check_time, permitted, renumbered, submission, with_sequence
+from catchment.wire.streamr import control, legacy, message, publish
 from catchment.wire.streamr.fields import INVALID_REQUEST
 from catchment.wire.streamr.kinds import Control, ControlType, ErrorCode
 from catchment.wire.streamr.message import OffsetMessage, SignatureType, StreamMessage
@@ -29,9 +29,6 @@ from catchment.wire.streamr.publish import Published
 
 MAX_FRAME: Final = 1024 * 1024
 """facts/streamr.md, section 1: maxPayloadLength 1 MiB."""
-
-MAX_FUTURE_MS: Final = 300_000
-"""facts/streamr.md, section 7: timestamps may be five minutes ahead."""
 
 MAX_RESEND_LAST: Final = 10_000
 """facts/streamr.md, section 6: numberLast is capped."""
@@ -73,12 +70,23 @@ class StreamrSession:
     protocol = model.Protocol.STREAMR
     max_frame = MAX_FRAME
 
-    def __init__(self, control_version: int, message_version: int, *, publish_ack: bool) -> None:
+    def __init__(
+        self, control_version: int, message_version: int, *, publish_ack: bool, access: Access | None = None
+    ) -> None:
+        """Begin a conversation.
+
+        Args:
+            control_version: what the client is answered in.
+            message_version: what it is shown messages in.
+            publish_ack: whether it wants to hear of success.
+            access: who may do what where; without one everything is allowed in every partition.
+        """
         self.version = message_version
         self._pair = PAIRS[control_version, message_version]
         self.form = self._pair.form
         self._control_version = control_version
         self._publish_ack = publish_ack
+        self._access = access
         self._topics: set[model.Topic] = set()
         self._last_offsets: dict[int, int] = {}
         """The last offset shown in each resend under way, by the identity of its request."""
@@ -87,14 +95,14 @@ class StreamrSession:
         self._unkeyed = 0
 
     @classmethod
-    def open(cls, query: Mapping[str, str]) -> StreamrSession:
+    def open(cls, query: Mapping[str, str], access: Access | None = None) -> StreamrSession:
         """Begin the conversation an upgrade request asks for.
 
         Raises:
-            PeerFault: the versions asked for are missing or not supported.
+            PeerFault: the versions asked for are not supported.
         """
         control_version, message_version = negotiate(query)
-        return cls(control_version, message_version, publish_ack=query.get("publishAck") == "1")
+        return cls(control_version, message_version, publish_ack=query.get("publishAck") == "1", access=access)
 
     def receive(self, data: bytes, *, text: bool, now: int) -> Sequence[Command]:
         """Take one frame."""
@@ -118,10 +126,10 @@ class StreamrSession:
             request_id = request.request_id
             if request.type is ControlType.PUBLISH_REQUEST:
                 parsed, raw = message.read(bytes(request.message))
-                return (self._publish(Published(request_id, parsed, raw), now),)
-            return (self._handle(request),)
+                return (self._publish(Published(request_id, parsed, raw, request.session_token), now),)
+            return (self._handle(request, now),)
         except PeerFault as fault:
-            metrics.REQUESTS_INVALID.labels("streamr", fault.code).inc()
+            metrics.REQUESTS_INVALID.labels("streamr", fault.reason).inc()
             return (Send(self._error(fault.request_id or request_id, fault.message, fault.code)),)
 
     def frame_too_large(self, size: int, head: bytes) -> Sequence[Command]:
@@ -133,8 +141,8 @@ class StreamrSession:
     def published(self, request_id: str, status: Status, verdict: model.Verdict) -> bytes | None:
         """Answer a publish: silence is success in every version, unless the client asked for more."""
         if status is Status.REFUSED:
-            text = f"Publish request failed: {_REFUSALS[verdict]}"
-            return self._error(request_id, text, ErrorCode.REQUEST_FAILED)
+            code, text = _REFUSALS[verdict]
+            return self._error(request_id, text, code)
         if status is Status.FAILED:
             text = "Publish request failed: the node cannot store messages at the moment. Send it again later."
             return self._error(request_id, text, ErrorCode.REQUEST_FAILED)
@@ -170,21 +178,30 @@ class StreamrSession:
         return self._error(request.request_id, text, ErrorCode.RESEND_FAILED)
 
     def _publish(self, request: Published, now: int) -> Publish:
-        request_id, parsed, raw = request
-        _check_time(parsed, now)
+        parsed = request.message
+        check_time(parsed, now)
         # Versions 28 and 29 have no sequence, and what ETH signs has one.
         renumber = isinstance(parsed, OffsetMessage) and parsed.signature_type is not SignatureType.ETH
-        return self._submit(request_id, parsed, raw, now, renumber=renumber)
+        allowed = permitted(self._access, parsed, now, request.session_token)
+        publish = submission(parsed, request.raw, now, permitted=allowed, acknowledge=self._publish_ack)
+        publish.request_id = request.request_id
+        if renumber:
+            publish.renumber = partial(renumbered, parsed, publish.entry)
+        return publish
 
     def _publish_legacy(self, request: legacy.PublishRequest, now: int) -> Publish:
         """A publish of control 0 is kept as the message 30 the node makes of it (DESIGN.md, "Rules that follow")."""
         made = legacy.stream_message(request, partition=self._partition(request), now_ms=now // 1000, sequence=0)
-        signed = made.signature_type is not SignatureType.NONE
-        if not signed:
+        if made.signature_type is SignatureType.NONE:
             made = self._numbered(made)
-        renumber = made.signature_type is not SignatureType.ETH
-        _check_time(made, now)
-        return self._submit("", made, message.encode(made), now, renumber=renumber)
+        check_time(made, now)
+        allowed = permitted(
+            self._access, made, now, legacy.given(request.session_token), legacy.given(request.auth_key)
+        )
+        publish = submission(made, message.encode(made), now, permitted=allowed, acknowledge=self._publish_ack)
+        if made.signature_type is not SignatureType.ETH:
+            publish.renumber = partial(renumbered, made, publish.entry)
+        return publish
 
     def _numbered(self, made: StreamMessage) -> StreamMessage:
         """The sequence that follows this session's last publish of the same time, which is most likely free."""
@@ -195,35 +212,35 @@ class StreamrSession:
         if len(self._last_legacy) >= MAX_REMEMBERED:
             self._last_legacy.clear()
         self._last_legacy[chain] = (msg_id.timestamp, sequence)
-        return made if not sequence else _with_sequence(made, sequence)
+        return made if not sequence else with_sequence(made, sequence)
 
     def _partition(self, request: legacy.PublishRequest) -> int:
         """The partition of the key; without one, each in turn (facts/streamr.md, section 5: any)."""
-        partitions = 1
+        partitions = 1 if self._access is None else self._access.stream(request.stream).partitions
         if request.pkey is msgspec.UNSET or request.pkey is None:
             self._unkeyed += 1
             return self._unkeyed % partitions
         return partition_of(request.pkey, partitions)
 
-    def _submit(self, request_id: str, parsed: StreamMessage, raw: bytes, now: int, *, renumber: bool) -> Publish:
-        if message.needs_check(parsed):
-            entry = message.to_entry(parsed, raw, verdict=model.Verdict.OK, received_at=now)
-            made = Publish(request_id, entry, partial(_judge, parsed), self._publish_ack)
-        else:
-            entry = message.to_entry(parsed, raw, verdict=model.Verdict.UNSIGNED, received_at=now)
-            made = Publish(request_id, entry, None, self._publish_ack)
-        if renumber:
-            made.renumber = partial(_renumbered, parsed, entry)
-        return made
-
-    def _handle(self, request: Control) -> Command:
+    def _handle(self, request: Control, now: int) -> Command:
         handler = _HANDLERS.get(request.type)
         if handler is None:
             raise PeerFault(f"{request.type.document_name} is not a request.", code=ErrorCode.INVALID_REQUEST)
-        return handler(self, request)
+        return handler(self, request, now)
 
-    def _subscribe(self, request: Control) -> Command:
-        topic = model.Topic(request.stream_id, request.stream_partition)
+    def _check_subscribe(self, request: Control, now: int) -> model.Topic:
+        """The stream-partition a client may subscribe to and read the history of.
+
+        Raises:
+            PeerFault: it may not.
+        """
+        if self._access is not None:
+            caller = self._access.authenticate(request.session_token, request.auth_key, now)
+            self._access.check_subscribe(caller, request.stream_id, request.stream_partition)
+        return model.Topic(request.stream_id, request.stream_partition)
+
+    def _subscribe(self, request: Control, now: int) -> Command:
+        topic = self._check_subscribe(request, now)
         if len(self._topics) >= MAX_SUBSCRIPTIONS:
             raise PeerFault(
                 f"Too many subscriptions on one connection; {MAX_SUBSCRIPTIONS} are allowed.",
@@ -232,7 +249,7 @@ class StreamrSession:
         self._topics.add(topic)
         return Subscribe(topic, self._stream_response(ControlType.SUBSCRIBE_RESPONSE, request.request_id, topic))
 
-    def _unsubscribe(self, request: Control) -> Command:
+    def _unsubscribe(self, request: Control, now: int) -> Command:
         topic = model.Topic(request.stream_id, request.stream_partition)
         if topic not in self._topics:
             # Client 5.x looks for the words "Not subscribed to stream" (facts/streamr.md, section 7).
@@ -242,8 +259,8 @@ class StreamrSession:
         self._topics.discard(topic)
         return Unsubscribe(topic, self._stream_response(ControlType.UNSUBSCRIBE_RESPONSE, request.request_id, topic))
 
-    def _resend(self, request: Control) -> Command:
-        topic = model.Topic(request.stream_id, request.stream_partition)
+    def _resend(self, request: Control, now: int) -> Command:
+        topic = self._check_subscribe(request, now)
         if request.type is ControlType.RESEND_LAST_REQUEST:
             return Resend(request.request_id, model.Range(topic), last=min(request.number_last, MAX_RESEND_LAST))
         start, end = model.FIRST_REF, model.LAST_REF
@@ -276,43 +293,6 @@ class StreamrSession:
         return control.error_response(request_id, text, code, self._control_version)
 
 
-def _check_time(parsed: StreamMessage, now: int) -> None:
-    if parsed.msg_id.timestamp > now // 1000 + MAX_FUTURE_MS:
-        raise PeerFault(
-            f"Failed publish to stream {parsed.msg_id.stream_id}, reason: future timestamps are not allowed, "
-            f"max allowed +{MAX_FUTURE_MS} ms",
-            code=ErrorCode.FUTURE_TIMESTAMP,
-        )
-
-
-def _judge(parsed: StreamMessage) -> model.Verdict:
-    """The one rule, and a count of signatures no usual signer makes (docs/decisions/0006)."""
-    verdict = message.judge(parsed)
-    if verdict is _OK and ethereum.has_high_s(parsed.signature or ""):
-        metrics.HIGH_S.inc()
-    return verdict
-
-
-def _with_sequence(parsed: StreamMessage, sequence: int) -> StreamMessage:
-    return msgspec.structs.replace(parsed, msg_id=msgspec.structs.replace(parsed.msg_id, sequence_number=sequence))
-
-
-def _renumbered(parsed: StreamMessage, entry: model.Entry, places: Sequence[Place]) -> model.Entry | None:
-    """The entry of a message without a sequence whose identity is taken; None when it is a repeat.
-
-    Only a signed message can be known to be the same one again: same publisher and time, which all of `places` share,
-    and same content. One that was dropped from the hot store cannot be compared and counts as the same: a replay must
-    not become a new message.
-    """
-    if parsed.signature_type is not SignatureType.NONE:
-        for place in places:
-            if place.row is None or message.decode(place.row.entry.raw).content == parsed.content:
-                return None
-    sequence = max(place.key.sequence for place in places) + 1
-    made = _with_sequence(convert.to_version(parsed, 30), sequence)
-    return msgspec.structs.replace(entry, version=made.version, sequence=sequence, raw=message.encode(made))
-
-
 def _check_range(request: Control, start: model.Ref, end: model.Ref) -> None:
     """A range runs forward, and names a publisher and a chain together or neither (facts/streamr.md, section 6)."""
     if start > end:
@@ -326,15 +306,18 @@ def _check_range(request: Control, start: model.Ref, end: model.Ref) -> None:
         )
 
 
-_OK: Final = model.Verdict.OK
+_FAILED: Final = "Publish request failed: "
 _REFUSALS: Final = {
-    model.Verdict.BAD_SIGNATURE: "the signature is not that of the message's publisher.",
-    model.Verdict.NOT_PERMITTED: "the publisher may not write to this stream.",
-    model.Verdict.BAD_ID: "the id is not that of the message.",
-    model.Verdict.MALFORMED: "the message cannot be read.",
+    model.Verdict.BAD_SIGNATURE: (
+        ErrorCode.REQUEST_FAILED,
+        _FAILED + "the signature is not that of the message's publisher.",
+    ),
+    model.Verdict.NOT_PERMITTED: (ErrorCode.PERMISSION_DENIED, "You are not allowed to write to this stream."),
+    model.Verdict.BAD_ID: (ErrorCode.REQUEST_FAILED, _FAILED + "the id is not that of the message."),
+    model.Verdict.MALFORMED: (ErrorCode.REQUEST_FAILED, _FAILED + "the message cannot be read."),
 }
 
-_HANDLERS: Final[Mapping[ControlType, Callable[[StreamrSession, Control], Command]]] = {
+_HANDLERS: Final[Mapping[ControlType, Callable[[StreamrSession, Control, int], Command]]] = {
     ControlType.SUBSCRIBE_REQUEST: StreamrSession._subscribe,
     ControlType.UNSUBSCRIBE_REQUEST: StreamrSession._unsubscribe,
     ControlType.RESEND_LAST_REQUEST: StreamrSession._resend,

@@ -437,4 +437,4 @@ def encode_new_group_key(key: NewGroupKey) -> str:
 
 
 def _fault(text: str) -> PeerFault:
-    return PeerFault(text, code=INVALID_REQUEST)
+    return PeerFault(text, code=INVALID_REQUEST, reason="key_exchange")

@@ -146,8 +146,8 @@ def to_control(request: Request) -> Control:
                 ControlType.SUBSCRIBE_REQUEST,
                 stream_id=request.stream,
                 stream_partition=request.partition or 0,
-                session_token=_given(request.session_token),
-                auth_key=_given(request.auth_key),
+                session_token=given(request.session_token),
+                auth_key=given(request.auth_key),
             )
         case UnsubscribeRequest():
             return Control(
@@ -159,7 +159,8 @@ def to_control(request: Request) -> Control:
             raise PeerFault("A publish request of control 0 carries no stream message.", code=INVALID_REQUEST)
 
 
-def _given(value: str | UnsetType | None) -> str | None:
+def given(value: str | UnsetType | None) -> str | None:
+    """A field of a request, None where it was left out."""
     return None if value is UNSET else value
 
 
@@ -194,8 +195,8 @@ def _resend(request: ResendRequest) -> Control:
         subscription(request),
         stream_id=request.stream,
         stream_partition=request.partition or 0,
-        session_token=_given(request.session_token),
-        auth_key=_given(request.auth_key),
+        session_token=given(request.session_token),
+        auth_key=given(request.auth_key),
         **options,  # type: ignore[arg-type]  # each is of its field's type
     )
 
@@ -223,7 +224,7 @@ def stream_message(request: PublishRequest, *, partition: int, now_ms: int, sequ
             partition,
             now_ms if timestamp is None else timestamp,
             sequence,
-            _given(request.addr) or "",
+            given(request.addr) or "",
             "",
         ),
         prev_msg_ref=None,
@@ -234,7 +235,7 @@ def stream_message(request: PublishRequest, *, partition: int, now_ms: int, sequ
         content=content_text(request.msg, "Request, msg"),
         new_group_key=None,
         signature_type=signature_type,
-        signature=_given(request.sig) or None,
+        signature=given(request.sig) or None,
     )
     check(made)
     return made

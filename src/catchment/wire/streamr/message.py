@@ -306,6 +306,7 @@ def check(message: StreamMessage) -> None:
                 f"prevMsgRef [{prev.timestamp},{prev.sequence_number}] must come before the message "
                 f"[{msg_id.timestamp},{msg_id.sequence_number}] itself.",
                 code=INVALID_REQUEST,
+                reason="prev_msg_ref",
             )
     if message.signature_type is _NONE:
         if message.signature:

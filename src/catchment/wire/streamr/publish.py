@@ -21,6 +21,7 @@ _MESSAGE: Final = b",[32,"
 """What follows the request id's closing quote where the message begins."""
 
 _NO_TOKEN: Final = b",null]"
+_TOKEN: Final = b',"'
 _BACKSLASH: Final = ord("\\")
 _CLOSES: Final = ord("]")
 
@@ -36,11 +37,12 @@ class _Request(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froz
 
 
 class Published(NamedTuple):
-    """A publish request: its id, the message, and the message's bytes as they stand in the frame."""
+    """A publish request: its id, the message, the message's bytes as they stand in the frame, and the token."""
 
     request_id: str
     message: StreamMessage
     raw: bytes
+    session_token: str | None = None
 
 
 _decode = msgspec.json.Decoder(_Request).decode
@@ -59,12 +61,7 @@ def read(data: bytes) -> Published | None:
     if data[quote - 1] == _BACKSLASH or not data.startswith(_MESSAGE, quote + 1):
         return None
     start = quote + 2
-    if data.endswith(b"]]"):
-        end = len(data) - 1
-    elif data.endswith(_NO_TOKEN):
-        end = len(data) - len(_NO_TOKEN)
-    else:
-        return None
+    end = _end_of_message(data)
     if data[end - 1] != _CLOSES:
         return None
     try:
@@ -76,4 +73,16 @@ def read(data: bytes) -> Published | None:
     except PeerFault as fault:
         fault.request_id = request.request_id
         raise
-    return Published(request.request_id, request.message, data[start:end])
+    token = request.session_token
+    if token is not None and data[end:] != b',"%b"]' % token.encode():
+        return None
+    return Published(request.request_id, request.message, data[start:end], token)
+
+
+def _end_of_message(data: bytes) -> int:
+    """Where the message ends if what follows it is nothing, null or a token without escapes."""
+    if data.endswith(b"]]"):
+        return len(data) - 1
+    if data.endswith(_NO_TOKEN):
+        return len(data) - len(_NO_TOKEN)
+    return max(data.rfind(_TOKEN), 0)

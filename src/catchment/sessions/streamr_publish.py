@@ -1,0 +1,134 @@
+"""What a Streamr message has to pass before it is kept: time, access, key exchange, signature, a free identity.
+
+facts/streamr.md, sections 4 and 7; DESIGN.md, "Rules that follow". All of it is said once and used by every way in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from catchment import metrics, model
+from catchment.core.access import ANONYMOUS, Access
+from catchment.core.broker import Publish
+from catchment.crypto import ethereum
+from catchment.errors import PeerFault
+from catchment.store.base import Place
+from catchment.wire.streamr import convert, keyexchange, message
+from catchment.wire.streamr.kinds import ErrorCode
+from catchment.wire.streamr.message import SignatureType, StreamMessage
+
+MAX_FUTURE_MS: Final = 300_000
+"""facts/streamr.md, section 7: timestamps may be five minutes ahead."""
+
+_OK: Final = model.Verdict.OK
+_NOT_SIGNED: Final = SignatureType.NONE
+_NOT_ENCRYPTED: Final = message.EncryptionType.NONE
+
+
+def permitted(
+    access: Access | None, parsed: StreamMessage, now: int, session_token: str | None, auth_key: str | None = None
+) -> bool:
+    """Whether a message may be published by its publisher, if it is theirs.
+
+    A signed message needs no session: its signer is asked for (facts/streamr.md, section 7).
+
+    Raises:
+        PeerFault: there is no such stream or partition, the stream does not take such messages, the key exchange
+            is malformed, or the sender is unknown.
+    """
+    exchange = keyexchange.read(parsed) if keyexchange.is_key_exchange(parsed) else None
+    if access is None:
+        return True
+    msg_id = parsed.msg_id
+    signed = parsed.signature_type is not _NOT_SIGNED
+    caller = ANONYMOUS if signed else access.authenticate(session_token, auth_key, now)
+    try:
+        access.check_publish(
+            caller,
+            msg_id.stream_id,
+            msg_id.stream_partition,
+            signer=msg_id.publisher_id if signed else None,
+            encrypted=parsed.encryption_type is not _NOT_ENCRYPTED,
+        )
+    except PeerFault as fault:
+        if fault.code != ErrorCode.PERMISSION_DENIED:
+            raise
+        return False
+    return exchange is None or _may_exchange(access, parsed, exchange)
+
+
+def submission(parsed: StreamMessage, raw: bytes, now: int, *, permitted: bool, acknowledge: bool) -> Publish:
+    """A message on its way to the broker, with the check that is left to do; the request id is filled in by others."""
+    if not permitted:
+        # Noted under what it claims to be; the check itself says first whether the claim is true.
+        entry = message.to_entry(parsed, raw, verdict=model.Verdict.OK, received_at=now)
+        return Publish("", entry, partial(_judge_denied, parsed), acknowledge)
+    if message.needs_check(parsed):
+        entry = message.to_entry(parsed, raw, verdict=model.Verdict.OK, received_at=now)
+        return Publish("", entry, partial(_judge, parsed), acknowledge)
+    entry = message.to_entry(parsed, raw, verdict=model.Verdict.UNSIGNED, received_at=now)
+    return Publish("", entry, None, acknowledge)
+
+
+def check_time(parsed: StreamMessage, now: int) -> None:
+    """Refuse what is dated too far ahead.
+
+    Raises:
+        PeerFault: FUTURE_TIMESTAMP.
+    """
+    if parsed.msg_id.timestamp > now // 1000 + MAX_FUTURE_MS:
+        raise PeerFault(
+            f"Failed publish to stream {parsed.msg_id.stream_id}, reason: future timestamps are not allowed, "
+            f"max allowed +{MAX_FUTURE_MS} ms",
+            code=ErrorCode.FUTURE_TIMESTAMP,
+        )
+
+
+def _judge(parsed: StreamMessage) -> model.Verdict:
+    """The one rule, and a count of signatures no usual signer makes (docs/decisions/0006)."""
+    verdict = message.judge(parsed)
+    if verdict is _OK and ethereum.has_high_s(parsed.signature or ""):
+        metrics.HIGH_S.inc()
+    return verdict
+
+
+def _judge_denied(parsed: StreamMessage) -> model.Verdict:
+    """A message that may not be published even if it is its publisher's."""
+    verdict = message.judge(parsed)
+    return model.Verdict.NOT_PERMITTED if verdict.accepted else verdict
+
+
+def _may_exchange(access: Access, parsed: StreamMessage, exchange: keyexchange.Exchange) -> bool:
+    """Keys are asked for by subscribers of a stream and given by its publishers (facts/streamr.md, section 4)."""
+    sender, recipient = parsed.msg_id.publisher_id, keyexchange.recipient_of(parsed.msg_id.stream_id) or ""
+    stream_id = exchange.stream_id
+    if isinstance(exchange, keyexchange.GroupKeyRequest):
+        return access.is_subscriber(stream_id, sender) and access.is_publisher(stream_id, recipient)
+    if not stream_id:
+        return True  # an error about a request that could not be read
+    return access.is_publisher(stream_id, sender) and access.is_subscriber(stream_id, recipient)
+
+
+def with_sequence(parsed: StreamMessage, sequence: int) -> StreamMessage:
+    """The message under another sequence number."""
+    return msgspec.structs.replace(parsed, msg_id=msgspec.structs.replace(parsed.msg_id, sequence_number=sequence))
+
+
+def renumbered(parsed: StreamMessage, entry: model.Entry, places: Sequence[Place]) -> model.Entry | None:
+    """The entry of a message without a sequence whose identity is taken; None when it is a repeat.
+
+    Only a signed message can be known to be the same one again: same publisher and time, which all of `places` share,
+    and same content. One that was dropped from the hot store cannot be compared and counts as the same: a replay must
+    not become a new message.
+    """
+    if parsed.signature_type is not SignatureType.NONE:
+        for place in places:
+            if place.row is None or message.decode(place.row.entry.raw).content == parsed.content:
+                return None
+    sequence = max(place.key.sequence for place in places) + 1
+    made = with_sequence(convert.to_version(parsed, 30), sequence)
+    return msgspec.structs.replace(entry, version=made.version, sequence=sequence, raw=message.encode(made))
