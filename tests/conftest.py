@@ -66,6 +66,17 @@ def _group_key_contents(vectors: Any) -> Iterator[tuple[str, tuple[str, str]]]:
             yield name, (name, content)
 
 
+def _pop(*names: str) -> Callable[[Any], Iterator[tuple[str, Any]]]:
+    """Cases of lists of the PoPStellar vectors."""
+
+    def cases(vectors: Any) -> Iterator[tuple[str, Any]]:
+        for name in names:
+            for number, case in enumerate(vectors[name]):
+                yield f"{name}-{number}", case
+
+    return cases
+
+
 SHARED: dict[str, Callable[[Any], Iterator[tuple[str, Any]]]] = {
     "shared_raw_signature": _raw_signatures,
     "shared_signed_message": _signed_messages,
@@ -74,21 +85,31 @@ SHARED: dict[str, Callable[[Any], Iterator[tuple[str, Any]]]] = {
     "shared_group_key_content": _group_key_contents,
     "shared_aes": lambda vectors: iter([("aes", vectors["aes"])]),
     "shared_rsa": lambda vectors: iter([("rsa", vectors["rsa"])]),
+    "shared_pop_hash": _pop("hashlen"),
+    "shared_pop_id": _pop("ids"),
+    "shared_pop_key_pair": _pop("keypairs"),
+    "shared_pop_message": _pop("messages_verified", "messages_illustrative_only"),
+    "shared_pop_coin": _pop("coin"),
 }
+
+
+def _file_of(name: str) -> str:
+    """Which file the cases of a name are in."""
+    return "popstellar.json" if name.startswith("shared_pop_") else "streamr.json"
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> list[pytest.Item] | None:
     """Leave out tests of shared vectors where there are none."""
-    if name.startswith("test_") and inspect.isfunction(obj) and shared_vectors("streamr.json") is None:
+    if name.startswith("test_") and inspect.isfunction(obj):
         wanted = SHARED.keys() & inspect.signature(obj).parameters.keys()
-        return [] if wanted else None
+        return [] if any(shared_vectors(_file_of(each)) is None for each in wanted) else None
     return None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test once for each shared case it asks for."""
     for name in SHARED.keys() & set(metafunc.fixturenames):
-        cases = list(SHARED[name](shared_vectors("streamr.json")))
+        cases = list(SHARED[name](shared_vectors(_file_of(name))))
         metafunc.parametrize(name, [case for _, case in cases], ids=[label for label, _ in cases])
 
 

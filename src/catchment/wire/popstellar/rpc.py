@@ -276,7 +276,9 @@ def message_map(query_id: int, found: Mapping[str, Sequence[bytes]]) -> bytes:
 
 def failure(query_id: int | None, code: ErrorCode | int, description: str) -> bytes:
     """The answer of an error, under the query's id or null."""
-    return _encode(Answer(jsonrpc="2.0", id=query_id, error=Error(code=int(code), description=description[:MAX_DESCRIPTION])))
+    return _encode(
+        Answer(jsonrpc="2.0", id=query_id, error=Error(code=int(code), description=description[:MAX_DESCRIPTION]))
+    )
 
 
 def broadcast(channel: str, message: bytes) -> bytes:
