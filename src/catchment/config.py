@@ -87,6 +87,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Setting("Port for Mosaic over TCP with TLS and over QUIC; 0 takes a free one.", minimum=0, maximum=MAX_PORT),
     ] = 1320
     data: Annotated[str, Setting("Folder for the store and the lake; made when missing.")] = "catchment-data"
+    tls_cert: Annotated[
+        str,
+        Setting(
+            "PEM file with the node's certificate, then its chain: the port then speaks HTTPS and WSS only. "
+            "The file is read again at every SIGHUP.",
+            reloadable=True,
+        ),
+    ] = ""
+    tls_key: Annotated[
+        str, Setting("PEM file with the certificate's private key; not readable by everyone.", reloadable=True)
+    ] = ""
+    tls_key_password: Annotated[str, Setting("Password of an encrypted tls_key.", reloadable=True, secret=True)] = ""
     ready_file: Annotated[
         str, Setting("File to write, as JSON, once everything listens: the addresses and the process id.")
     ] = ""

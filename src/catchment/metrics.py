@@ -83,6 +83,11 @@ SLOW_CUT = Counter(
     ["protocol"],
     registry=REGISTRY,
 )
+CERTIFICATE_END = Gauge(
+    "catchment_net_certificate_end_seconds",
+    "When the node's TLS certificate ends, in seconds since 1970; 0 without TLS.",
+    registry=REGISTRY,
+)
 
 
 def exposition() -> bytes:

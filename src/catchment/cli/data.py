@@ -57,6 +57,7 @@ def _stream_parser(
     parser.add_argument(
         "--url", default="ws://127.0.0.1:7170", help="address of the node (default: ws://127.0.0.1:7170)"
     )
+    parser.add_argument("--cafile", metavar="FILE", help="PEM file of whom to trust for wss:// (default: the system's)")
     parser.set_defaults(run=lambda arguments: asyncio.run(command(arguments)))
     return parser
 
@@ -78,7 +79,7 @@ async def _pub(arguments: argparse.Namespace) -> int:
         if arguments.key is None and not path.exists():
             output.note(f"Made a key to sign with: {path} ({keys.make(path).address})")
         private_key = keys.load_bytes(path)
-    async with StreamrClient(arguments.url, private_key=private_key) as client:
+    async with StreamrClient(arguments.url, private_key=private_key, cafile=arguments.cafile) as client:
         async for text in _contents(arguments.content):
             content = _as_json(text.rstrip("\n"))
             if content:
@@ -117,7 +118,7 @@ def _tell_published(arguments: argparse.Namespace, outcome: str) -> None:
 
 
 async def _sub(arguments: argparse.Namespace) -> int:
-    async with StreamrClient(arguments.url) as client:
+    async with StreamrClient(arguments.url, cafile=arguments.cafile) as client:
         await client.open_subscription(arguments.stream, partition=arguments.partition)
         output.note(f"Subscribed to {arguments.stream!r} partition {arguments.partition}; Ctrl-C ends.")
         left = arguments.count
@@ -133,7 +134,7 @@ async def _sub(arguments: argparse.Namespace) -> int:
 async def _resend(arguments: argparse.Namespace) -> int:
     if arguments.last is not None and arguments.end is not None:
         raise UserError("--to goes with --from, not with --last.")
-    async with StreamrClient(arguments.url) as client:
+    async with StreamrClient(arguments.url, cafile=arguments.cafile) as client:
         found: AsyncIterator[Received]
         if arguments.last is not None:
             found = client.resend_last(arguments.stream, arguments.last, partition=arguments.partition)

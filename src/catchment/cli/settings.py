@@ -87,6 +87,10 @@ def as_json(resolved: config.Resolved) -> dict[str, dict[str, object]]:
 
 def _check(arguments: argparse.Namespace) -> int:
     resolved = reader(arguments)()
+    if resolved.settings.tls_cert or resolved.settings.tls_key:
+        from catchment.net import tls  # noqa: PLC0415 - most settings have none
+
+        tls.load(resolved.settings)
     given = sum(origin != "default" for origin in resolved.origins.values())
     output.line(f"The settings are valid: {given} given, {len(resolved.origins) - given} at their defaults.")
     return 0

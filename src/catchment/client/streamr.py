@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+import ssl
 import time
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -22,6 +23,7 @@ import msgspec
 from picows import WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from catchment import model
+from catchment.client.tls import client_context
 from catchment.crypto.ethereum import Signer
 from catchment.errors import CatchmentError, PeerFault
 from catchment.wire.streamr import control, message
@@ -162,19 +164,32 @@ class StreamrClient:
     Use as `async with StreamrClient(url) as client`.
     """
 
-    def __init__(self, url: str, *, private_key: bytes | None = None, verify: bool = True, attempts: int = 8) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        private_key: bytes | None = None,
+        verify: bool = True,
+        attempts: int = 8,
+        cafile: str | None = None,
+    ) -> None:
         """Prepare; nothing is sent yet.
 
         Args:
-            url: a node's address, ws://host:port or with a path of its own.
+            url: a node's address, ws://host:port or wss://host:port, or with a path of its own.
             private_key: signs what is published; without one messages are unsigned.
             verify: check the signature of everything received and drop what is forged.
             attempts: how often in a row to try to connect.
+            cafile: PEM file with the authorities whose word counts for a wss:// node; the system's without one.
+
+        Raises:
+            UserError: the cafile cannot be used.
         """
         self._url = _with_versions(url)
         self._signer = None if private_key is None else Signer(private_key)
         self._verify = verify
         self._attempts = attempts
+        self._tls = client_context(cafile)
         self._transport: WSTransport | None = None
         self._connecting = asyncio.Lock()
         self._writable = asyncio.Event()
@@ -384,12 +399,21 @@ class StreamrClient:
         for attempt in range(1, self._attempts + 1):
             try:
                 transport, _ = await ws_connect(
-                    lambda: _Listener(self), self._url, max_frame_size=MAX_FRAME, websocket_handshake_timeout=10
+                    lambda: _Listener(self),
+                    self._url,
+                    ssl_context=self._tls,
+                    max_frame_size=MAX_FRAME,
+                    websocket_handshake_timeout=10,
                 )
                 # picows also returns when the peer closed during the handshake.
                 if not transport.is_disconnected:
                     return transport
                 problem = "the connection was closed at once"
+            except ssl.SSLCertVerificationError as error:
+                raise ConnectionEnded(
+                    f"The certificate of {self._url.partition('?')[0]} is not trusted ({error.verify_message}): name "
+                    "the file of the authority that signed it (cafile, --cafile)."
+                ) from None
             except (OSError, WSError) as error:
                 problem = str(error)
             if attempt == self._attempts:

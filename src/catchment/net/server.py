@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import ipaddress
 import logging
 import os
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ from catchment.errors import OurFault, PeerFault, UserError
 from catchment.net.http import HANDSHAKE_SECONDS, FrontDoor, HttpApp
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.resend import Resender
+from catchment.net.tls import TLS_SETTINGS, ServerTls
+from catchment.net.tls import load as load_certificate
 from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection, frame
 from catchment.sessions.registry import BY_PATH, DIALECTS
 from catchment.store.history import History
@@ -77,9 +80,10 @@ class Node:
         """Open everything and listen.
 
         Raises:
-            UserError: the data folder or a port cannot be used.
+            UserError: the data folder, a port or a certificate cannot be used.
         """
         settings = self.settings
+        self._tls = ServerTls(settings) if settings.tls_cert or settings.tls_key else None
         self._lock = _lock_folder(self.folder)
         self._forget_ready_file()
         self.store = LmdbStore.open(self.folder / "store", max_bytes=settings.store_bytes or None)
@@ -116,13 +120,24 @@ class Node:
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(
-                self._front_door, settings.host, settings.port, backlog=1024, reuse_address=True
+                self._front_door,
+                settings.host,
+                settings.port,
+                backlog=1024,
+                reuse_address=True,
+                **({} if self._tls is None else self._tls.options),
             )
         except OSError as error:
             raise UserError(
                 f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}. "
                 f"Give another with --port, or 0 for any free one."
             ) from None
+        if self._tls is None and not is_loopback(settings.host):
+            log.warning(
+                "listening on %s without TLS: what is sent can be read and changed on its way; "
+                "set --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that speaks TLS",
+                settings.host,
+            )
         self._servers.append(server)
         self.port: int = server.sockets[0].getsockname()[1]
 
@@ -130,7 +145,8 @@ class Node:
     def addresses(self) -> dict[str, str]:
         """What listens where, as the ready file has it."""
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
-        return {"http": f"http://{host}:{self.port}", "ws": f"ws://{host}:{self.port}"}
+        secure = "" if self._tls is None else "s"
+        return {"http": f"http{secure}://{host}:{self.port}", "ws": f"ws{secure}://{host}:{self.port}"}
 
     def _forget_ready_file(self) -> None:
         """Take away what an earlier node left: it would be believed."""
@@ -158,8 +174,20 @@ class Node:
 
         Returns:
             The names of the settings that changed, and of those that differ but need a restart.
+
+        Raises:
+            UserError: a certificate cannot be used; nothing has changed.
         """
         merged, applied, restart = config.changed(self.settings, wanted)
+        if (self._tls is None) == bool(merged.tls_cert or merged.tls_key):
+            # A port that speaks TLS cannot become one that does not, nor the other way round.
+            kept = {name: getattr(self.settings, name) for name in TLS_SETTINGS}
+            merged = msgspec.structs.replace(merged, **kept)
+            restart += [name for name in applied if name in TLS_SETTINGS]
+            applied = [name for name in applied if name not in TLS_SETTINGS]
+        elif self._tls is not None:
+            self._tls.use(load_certificate(merged))
+            log.info("the TLS certificate %s was read again, for connections from now on", merged.tls_cert)
         self.settings = merged
         self.ingest.limit = merged.ingest_bytes
         self.store.max_bytes = merged.store_bytes or None
@@ -338,6 +366,14 @@ class Node:
             await asyncio.wait_for(self._empty.wait(), GOODBYE_SECONDS)
         for connection in list(self.connections):
             connection.cut()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _lock_folder(folder: Path) -> IO[str]:
