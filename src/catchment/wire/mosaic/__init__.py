@@ -1,0 +1,1 @@
+"""Mosaic: records, filters, frames, keys and times as bytes and as values."""
