@@ -13,6 +13,7 @@ import msgspec
 
 from catchment import model
 from catchment.errors import PeerFault
+from catchment.wire.mosaic import record as mosaic
 from catchment.wire.streamr import message as streamr
 
 
@@ -56,8 +57,29 @@ def _why_refused(message: streamr.StreamMessage) -> str:
     return f"The signature is not {publisher}'s." if message.signature else f"The signature of {publisher} is missing."
 
 
+def _read_mosaic(raw: bytes) -> Reading:
+    try:
+        record = mosaic.decode(raw)
+    except PeerFault as fault:
+        return Reading(model.Verdict.MALFORMED, reason=fault.message)
+    verdict = mosaic.judge(record)
+    return Reading(
+        verdict,
+        entry=mosaic.to_entry(record, verdict=verdict, received_at=0),
+        reason=_WHY_NO_RECORD.get(verdict, ""),
+        content=record.text,
+    )
+
+
+_WHY_NO_RECORD: Final = {
+    model.Verdict.BAD_ID: "The id is not the hash of the record.",
+    model.Verdict.BAD_SIGNATURE: "The signature is not that of the record's signing key.",
+}
+
+
 READERS: Final[Mapping[model.Protocol, Callable[[bytes], Reading]]] = {
     model.Protocol.STREAMR: _read_streamr,
+    model.Protocol.MOSAIC: _read_mosaic,
 }
 
 

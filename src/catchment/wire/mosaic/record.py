@@ -141,6 +141,16 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return self.raw[start : start + self.payload_bytes]
 
     @property
+    def text(self) -> str | None:
+        """The payload where it is text; None when it is compressed or anything else."""
+        if self.flags & Flag.ZSTD:
+            return None
+        try:
+            return self.payload.decode()
+        except UnicodeDecodeError:
+            return None
+
+    @property
     def signature(self) -> bytes:
         """The signature."""
         return self.raw[-mosaic.SIGNATURE_BYTES :]
