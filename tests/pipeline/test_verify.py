@@ -83,7 +83,7 @@ def test_a_key_exchange_that_calls_itself_a_message() -> None:
     [
         ({"crc": 1}, "malformed", "checksum"),
         ({"protocol": "gopher"}, "malformed", "gopher"),
-        ({"protocol": "mosaic"}, "malformed", "mosaic"),
+        ({"protocol": "mosaic"}, "malformed", "An Ed25519 signature has 64 bytes"),
         ({"raw": b"\xff", "crc": crc32(b"\xff")}, "malformed", "JSON"),
     ],
 )
