@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catchment import logs
-from catchment.logs import MAX_LINE, MAX_TRACEBACK, JsonFormatter, TextFormatter, bounded, set_up
+from catchment import logs, metrics
+from catchment.config import HIDDEN
+from catchment.logs import BURST, MAX_LINE, MAX_TRACEBACK, Flood, JsonFormatter, TextFormatter, bounded, set_up
 
 EVIL = "a\nb\rc\x1b[31md\x00e\x7f\x85\x9b\u2028f\u2029\u202eg\u2066\ud800h"
 
@@ -152,3 +153,88 @@ class TestSetUp:
 
 def test_the_limits_are_in_proportion() -> None:
     assert logs.MAX_TRACEBACK > logs.MAX_LINE
+
+
+SECRETS = [
+    "connect to wss://node/api/v1/ws?apiKey=SWORDFISH&stream=s",
+    "ws://host/x?stream=s&sessionToken=SWORDFISH",
+    'body {"sessionToken":"SWORDFISH","ok":1}',
+    "header Authorization: Bearer SWORDFISH",
+    "authorization: token SWORDFISH",
+    "https://ann:SWORDFISH@example.org/x",
+    "private_key=0xSWORDFISH",
+    "password: SWORDFISH",
+    "-----BEGIN PRIVATE KEY-----\nSWORDFISH\n-----END PRIVATE KEY-----",
+    "-----BEGIN EC PRIVATE KEY-----\nSWORDFISH",
+    "tls_key_password='SWORDFISH'",
+]
+
+
+class TestRedacted:
+    @pytest.mark.parametrize("text", SECRETS)
+    @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+    def test_no_secret_reaches_a_line(self, text: str, formatter: logging.Formatter) -> None:
+        assert "SWORDFISH" not in formatter.format(record("%s", text))
+        assert HIDDEN in formatter.format(record("%s", text))
+        assert "SWORDFISH" not in formatter.format(record("failed", error=raised(text)))
+
+    @pytest.mark.parametrize("text", ["the key is lost", "tokens: none", "monkey=1 ok", "a: b", "x@y.z", "ws://h:1/p"])
+    def test_plain_words_stay(self, text: str) -> None:
+        assert bounded(text) == text
+
+    def test_secrets_of_our_own_are_hidden_wherever_they_stand(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(logs, "_hidden", set())
+        assert "herring" in bounded("it was herring all along")
+        logs.hide(["herring", ""])
+        assert bounded("it was herring all along") == f"it was {HIDDEN} all along"
+
+    def test_a_cut_leaves_no_half_of_one(self) -> None:
+        for start in range(MAX_LINE - 30, MAX_LINE + 1):
+            shown = bounded("x" * start + " token=SWORDFISH" + "y" * MAX_LINE)
+            assert "SWO" not in shown
+
+    def test_what_is_long_is_searched_in_bounded_time(self) -> None:
+        bounded("key" * 1_000_000 + "=" * 1_000_000)
+
+
+class TestFlood:
+    def setup_method(self) -> None:
+        self.now = 0.0
+        self.flood = Flood(burst=3, per_second=1, clock=lambda: self.now)
+
+    def record(self, line: int = 1) -> logging.LogRecord:
+        return logging.LogRecord("catchment.x", logging.WARNING, "file.py", line, "cut %s", ("someone",), None)
+
+    def test_each_place_has_a_burst_of_its_own(self) -> None:
+        assert [self.flood.filter(self.record()) for _ in range(5)] == [True, True, True, False, False]
+        assert self.flood.filter(self.record(line=2))
+
+    def test_it_comes_back_and_tells_how_many_were_left_out(self) -> None:
+        before = metrics.REGISTRY.get_sample_value("catchment_log_records_dropped_total")
+        for _ in range(10):
+            self.flood.filter(self.record())
+        self.now = 1.0
+        again = self.record()
+        assert self.flood.filter(again)
+        assert TextFormatter().format(again).endswith("cut someone (7 more like this were left out)")
+        assert json.loads(JsonFormatter().format(again))["message"].endswith("(7 more like this were left out)")
+        after = metrics.REGISTRY.get_sample_value("catchment_log_records_dropped_total")
+        assert before is not None
+        assert after == before + 7
+        self.now = 2.0
+        assert self.flood.filter(once := self.record())
+        assert TextFormatter().format(once).endswith("cut someone")
+
+    def test_an_idle_hour_saves_no_more_than_a_burst(self) -> None:
+        self.flood.filter(self.record())
+        self.now = 3600.0
+        assert sum(self.flood.filter(self.record()) for _ in range(100)) == 3
+
+    @pytest.mark.usefixtures("_logging_restored")
+    def test_it_is_in_force(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        out = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", out)
+        set_up("text", "info")
+        for _ in range(1000):
+            logging.getLogger("catchment.test").warning("rude")
+        assert BURST <= out.getvalue().count("rude") < 2 * BURST

@@ -155,6 +155,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 100.0
     notes_burst: Annotated[float, Setting("How many of those may come at once.", minimum=0, reloadable=True)] = 10_000.0
 
+    def secrets(self) -> list[str]:
+        """The values nobody may see."""
+        return [str(value) for name in SETTINGS if SETTINGS[name].secret and (value := getattr(self, name))]
+
     def __repr__(self) -> str:
         """Without secrets: settings end up in tracebacks and logs."""
         shown = (f"{name}={setting.shown(getattr(self, name))!r}" for name, setting in SETTINGS.items())

@@ -88,6 +88,11 @@ CERTIFICATE_END = Gauge(
     "When the node's TLS certificate ends, in seconds since 1970; 0 without TLS.",
     registry=REGISTRY,
 )
+LOG_DROPPED = Counter(
+    "catchment_log_records_dropped_total",
+    "Log records left out because their place in the code had logged too many in a short time.",
+    registry=REGISTRY,
+)
 
 
 def exposition() -> bytes:

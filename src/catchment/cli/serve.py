@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     read = settings.reader(arguments)
     wanted = read().settings
     logs.set_up(wanted.log_format, wanted.log_level)
+    logs.hide(wanted.secrets())
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(wanted, read))
 
@@ -91,6 +92,7 @@ def reload(node: Node, read: Callable[[], config.Resolved]) -> None:
     before = node.settings
     try:
         wanted = read().settings
+        logs.hide(wanted.secrets())
         applied, restart = node.reload(wanted)
     except UserError as problem:
         log.error("SIGHUP: nothing was reloaded, everything stays as it was: %s", problem)
