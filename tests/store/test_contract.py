@@ -320,6 +320,15 @@ def test_small_values_stand_beside_the_log(store):
     assert (store.node, store.epoch, store.first_hot_offset) == (node, epoch, 0)
 
 
+def test_small_values_are_kept_and_forgotten_together_and_found_by_their_beginning(store):
+    store.put_metas({"a/1": b"one", "a/ü": b"two", "b/1": b"three", "a": b"", "a0": b"x"})
+    assert store.metas("a/") == [("a/1", b"one"), ("a/ü", b"two")]
+    store.put_metas({"a/1": None, "a/2": b"four", "never": None})
+    assert store.metas("a/") == [("a/2", b"four"), ("a/ü", b"two")]
+    assert store.get_meta("a/1") is None
+    assert [name for name, _ in store.metas("")] == ["a", "a/2", "a/ü", "a0", "b/1"]
+
+
 @pytest.mark.parametrize(
     "change",
     [

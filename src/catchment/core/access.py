@@ -233,7 +233,9 @@ class Access:
             self._granted.pop(change.stream, None)
         else:
             self._streams[change.stream] = after
-            self._granted[change.stream] = frozenset((each.operation, each.user) for each in after.permissions)
+            self._granted[change.stream] = frozenset(
+                (operation, each.user) for each in after.permissions for operation in admin.expand(each.operation)
+            )
         if isinstance(change, admin.StreamCreated):
             self._next_permission = max(self._next_permission, change.first_permission + len(admin.OPERATIONS))
         elif isinstance(change, admin.PermissionGranted):
@@ -245,8 +247,10 @@ class Access:
         """Remember who published where; called with what was committed."""
         seen = self._seen.get(topic.name)
         if seen is None:
-            if not topic.name:
-                return  # the log's own entries
+            if entries[0].protocol is not model.Protocol.STREAMR or not topic.name or recipient_of(topic.name):
+                return  # another protocol's, the log's own entries, key exchange
+            if self._seen_count >= MAX_SEEN:
+                return
             seen = self._seen[topic.name] = set()
         for publisher in {entry.publisher for entry in entries} - seen:
             if self._seen_count >= MAX_SEEN:
@@ -259,6 +263,10 @@ class Access:
         """The (stream, publisher) pairs noted since the last time, to be kept."""
         fresh, self._fresh = self._fresh, []
         return fresh
+
+    def put_back(self, fresh: Iterable[tuple[str, str]]) -> None:
+        """Take pairs back that could not be kept."""
+        self._fresh = [*fresh, *self._fresh]
 
     def remember(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Take pairs that were kept."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -145,6 +145,10 @@ class Accounts:
         unsaved, self._unsaved = self._unsaved, {}
         return unsaved
 
+    def put_back(self, unsaved: Mapping[str, bytes | None]) -> None:
+        """Take back what could not be kept; what came since is newer."""
+        self._unsaved = {**unsaved, **self._unsaved}
+
     def _save(self, name: str, record: Record | None) -> None:
         self._unsaved[name] = None if record is None else msgspec.json.encode(record)
 
@@ -162,6 +166,15 @@ class Accounts:
         """Add a user, or give one another password."""
         self._users[user.name] = user
         self._save(f"{USER}/{digest_of(user.name)}", user)
+
+    def drop_user(self, user: User) -> None:
+        """Forget a user with their keys and sessions."""
+        self._users.pop(user.name, None)
+        self._save(f"{USER}/{digest_of(user.name)}", None)
+        for key in self.keys(user=user.name):
+            self.drop_key(key)
+        for session in [each for each in self._sessions.values() if each.user == user.name]:
+            self._end(session)
 
     def keys(self, *, user: str | None = None, stream: str | None = None) -> list[Key]:
         """The keys of a user or of a stream."""

@@ -92,6 +92,8 @@ class Broker:
         self.subscriptions = subscriptions
         self.failing: str | None = None
         """Why the last commit failed; None when it did not."""
+        self.observe: Callable[[model.Topic, Sequence[model.Entry]], None] | None = None
+        """Told what was committed, topic by topic."""
         self.quota = quota
         self._notes: list[model.Entry] = []
 
@@ -253,6 +255,8 @@ class Broker:
             told.append(publish)
         for topic, entries in topics.items():
             self._deliver_topic(model.Topic(*topic), entries)
+            if self.observe is not None:
+                self.observe(model.Topic(*topic), entries)
         for publish in told:
             publish.origin.published(publish.request_id, publish.status, publish.entry.verdict)
         for counted, ended in runs.items():

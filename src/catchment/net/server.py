@@ -32,6 +32,7 @@ from catchment.core.subscriptions import Subscriptions
 from catchment.errors import OurFault, PeerFault, UserError
 from catchment.net.http import HANDSHAKE_SECONDS, FrontDoor, HttpApp
 from catchment.net.ingest import Ingest, now_us
+from catchment.net.registrar import Registrar
 from catchment.net.resend import Resender
 from catchment.net.tls import TLS_SETTINGS, ServerTls
 from catchment.net.tls import load as load_certificate
@@ -99,13 +100,17 @@ class Node:
         self.broker = Broker(self.store, Subscriptions(), quota)
         threads = settings.verify_threads or len(os.sched_getaffinity(0))
         self.ingest = Ingest(self.broker, threads=threads, limit=settings.ingest_bytes)
-        self.resender = Resender(History(self.store, self.lake_address), frame=frame)
+        history = History(self.store, self.lake_address)
+        self.resender = Resender(history, frame=frame)
+        self.registrar = Registrar(self.access, self.store, history, self.ingest)
+        await self.registrar.load()
         self.http = HttpApp(make_app(self))
         metrics.SEALED_OFFSET.set(self._sealed)
         await self._listen()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._ping_all()))
         self._tasks.append(loop.create_task(self._seal_regularly()))
+        self._tasks.append(loop.create_task(self.registrar.save_regularly()))
 
     async def _check_lake(self) -> None:
         """Notice a store that is older than what it has sealed, and one whose lake cannot be used."""
@@ -345,6 +350,7 @@ class Node:
         self.http.close()
         await self._gone()
         self.resender.close()
+        await self.registrar.save_if_possible()
         self.ingest.close()
         if self.settings.seal_seconds:
             await self.seal_last()

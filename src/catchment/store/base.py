@@ -10,7 +10,7 @@ identity: they get an offset and are found by offset only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from catchment import model
@@ -93,6 +93,12 @@ class Store(Protocol):
 
     def put_meta(self, name: str, value: bytes) -> None:
         """Keep a small named value durably."""
+
+    def put_metas(self, values: Mapping[str, bytes | None]) -> None:
+        """Keep several, whole or not at all; None forgets one, and forgetting what is not there is fine."""
+
+    def metas(self, prefix: str) -> list[tuple[str, bytes]]:
+        """The named values whose names begin with `prefix`, by name."""
 
     def sync(self) -> None:
         """Return when everything appended is on disk."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -405,11 +405,38 @@ class LmdbStore:
             StoreFull: no room.
             ValueError: the name is longer than a key can be.
         """
-        key = _USER_PREFIX + records.encode_name(name)
-        if len(key) > LONGEST_KEY:
-            raise ValueError(f"a name of at most {LONGEST_KEY - len(_USER_PREFIX)} bytes is needed")
+        self.put_metas({name: value})
+
+    def put_metas(self, values: Mapping[str, bytes | None]) -> None:
+        """See `Store.put_metas`.
+
+        Raises:
+            StoreFull: no room.
+            ValueError: a name is longer than a key can be.
+        """
         with self._write() as txn:
-            self._put(txn, key, value)
+            for name, value in values.items():
+                key = _USER_PREFIX + records.encode_name(name)
+                if len(key) > LONGEST_KEY:
+                    raise ValueError(f"a name of at most {LONGEST_KEY - len(_USER_PREFIX)} bytes is needed")
+                if value is None:
+                    txn.delete(key, db=self._db.meta)
+                else:
+                    self._put(txn, key, value)
+
+    def metas(self, prefix: str) -> list[tuple[str, bytes]]:
+        """See `Store.metas`."""
+        start = _USER_PREFIX + records.encode_name(prefix)
+        found: list[tuple[str, bytes]] = []
+        with self._read() as txn:
+            cursor = txn.cursor(db=self._db.meta)
+            if cursor.set_range(start):
+                for key, stored in cursor:
+                    if not key.startswith(start):
+                        break
+                    name = records.decode_name(key[len(_USER_PREFIX) :])
+                    found.append((name, records.without_checksum(key, stored)))
+        return found
 
     def sync(self) -> None:
         """See `Store.sync`."""

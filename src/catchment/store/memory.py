@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -202,8 +202,21 @@ class MemoryStore:
 
     def put_meta(self, name: str, value: bytes) -> None:
         """See `Store.put_meta`."""
+        self.put_metas({name: value})
+
+    def put_metas(self, values: Mapping[str, bytes | None]) -> None:
+        """See `Store.put_metas`."""
         with self._lock:
-            self._meta[name] = value
+            for name, value in values.items():
+                if value is None:
+                    self._meta.pop(name, None)
+                else:
+                    self._meta[name] = value
+
+    def metas(self, prefix: str) -> list[tuple[str, bytes]]:
+        """See `Store.metas`."""
+        with self._lock:
+            return sorted((name, value) for name, value in self._meta.items() if name.startswith(prefix))
 
     def sync(self) -> None:
         """See `Store.sync`: there is no disk to wait for."""
