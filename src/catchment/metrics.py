@@ -44,6 +44,12 @@ HIGH_S = Counter(
     "Valid signatures whose s lies in the upper half of the group order, which usual signers never make.",
     registry=REGISTRY,
 )
+LOGINS = Counter(
+    "catchment_access_logins_total",
+    "Logins over REST, by how they were tried and ended: challenge_ok, apikey_refused and so on.",
+    ["reason"],
+    registry=REGISTRY,
+)
 DELIVERIES = Counter(
     "catchment_broker_deliveries_total",
     "Messages handed to subscribers' connections.",

@@ -73,6 +73,8 @@ def naive(
             for name in ("name", "partitions", "require_signed"):
                 if getattr(change.properties, name) is not msgspec.UNSET:
                     properties[name] = getattr(change.properties, name)
+            if change.properties.config is not msgspec.UNSET:
+                properties["config"] = b'{"fields":[]}'
     return known
 
 

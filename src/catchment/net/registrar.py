@@ -18,7 +18,9 @@ import msgspec
 
 from catchment import model
 from catchment.core.access import Access
-from catchment.core.accounts import digest_of
+from catchment.core.accounts import User, digest_of
+from catchment.core.limits import NoteQuota
+from catchment.crypto import passwords
 from catchment.errors import OurFault
 from catchment.net.ingest import Ingest, now_us
 from catchment.store.base import Store
@@ -37,6 +39,9 @@ TOUCHED: Final = "access-touched"
 PAGE: Final = 1024
 MAX_LOOK_BACK: Final = 1_000_000
 """Rows looked at again at start at most."""
+
+HASHES_AT_ONCE: Final = 2
+"""Each takes 32 MiB and a core."""
 
 _Pair = tuple[str, str]
 _decode_pair = msgspec.json.Decoder(_Pair).decode
@@ -67,6 +72,9 @@ class Registrar:
         self._ingest = ingest
         self._changing = asyncio.Lock()
         self._saving = asyncio.Lock()
+        self.tries = NoteQuota(notes_per_second=0.2, notes_burst=20, bytes_per_second=1, bytes_burst=1)
+        """Passwords one address may try: guessing must not be fast."""
+        self._hashing = asyncio.Semaphore(HASHES_AT_ONCE)
         self._touched: bytes | None = b"not looked at yet"
         self._last = model.Ref(0, 0)
         self._reached = store.next_offset
@@ -109,6 +117,14 @@ class Registrar:
             loop = asyncio.get_running_loop()
             records = await loop.run_in_executor(None, self._store.metas, ACCOUNTS)
             self.access.accounts.load((name.removeprefix(ACCOUNTS), value) for name, value in records)
+
+    async def user_with_password(self, name: str, password: str) -> User | None:
+        """The user of this name if the password is theirs; finding out takes as long in any case."""
+        await self.reload()
+        user = self.access.accounts.user(name)
+        async with self._hashing:
+            right = await asyncio.to_thread(passwords.matches, user.password if user else None, password)
+        return user if right else None
 
     async def change(self, by: str, make: Callable[[], Sequence[admin.Change]]) -> None:
         """Commit changes, all or none, and apply them; one caller at a time.

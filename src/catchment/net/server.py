@@ -12,7 +12,7 @@ import fcntl
 import ipaddress
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,7 @@ class Node:
         self.folder = Path(settings.data)
         self.lake_address = str(self.folder / "lake")
         self.access = Access(open_to_all=settings.access == "open")
+        self.clock: Callable[[], int] = now_us
         self.connections: set[Connection] = set()
         self._doors: set[FrontDoor] = set()
         self._draining = False

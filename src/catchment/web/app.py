@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from catchment import __version__
+from catchment.web import streamr_rest
+from catchment.web.rest import RestNode
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -28,6 +30,10 @@ class NodeView(Protocol):
 
     def metrics(self) -> bytes:
         """All metrics in Prometheus' text format."""
+
+
+class Node(NodeView, RestNode, Protocol):
+    """What all pages need of a node."""
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -72,11 +78,15 @@ ROUTES: Final[Mapping[str, Callable[[NodeView], Response]]] = {
 }
 
 
-def make_app(node: NodeView) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+def make_app(node: Node) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """The application of one node."""
+    rest = streamr_rest.make_app(node)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
+        if scope["path"].startswith(streamr_rest.PREFIX + "/"):
+            await rest(scope, receive, send)
+            return
         response = _answer(node, scope["method"], scope["path"])
         headers = [
             (b"content-type", response.content_type.encode()),
