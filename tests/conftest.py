@@ -43,16 +43,33 @@ def _raw_signatures(vectors: Any) -> Iterator[tuple[str, Case]]:
 
 
 def _signed_messages(vectors: Any) -> Iterator[tuple[str, Case]]:
-    for case in vectors["signatures"]["messages"]:
+    """Messages with what is signed in them; one case for each version they are given in."""
+    for number, case in enumerate(vectors["signatures"]["messages"]):
         if isinstance(case["serialized"], dict):
-            yield case["name"], case | {"serialized": case["serialized"]["32"]}
+            for version, serialized in case["serialized"].items():
+                yield f"{case['name']}-{version}", case | {"serialized": serialized, "version": int(version)}
+        else:
+            yield f"published-{number}", case | {"version": 31}
 
 
-def _control_frames(vectors: Any) -> Iterator[tuple[str, str]]:
-    for name, versions in vectors["control_v1_v2"]["cases"].items():
-        for version in ("2", "2/32"):
-            if version in versions:
-                yield name, versions[version]
+def _control_frames(vectors: Any) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Frames of every control version, with that version."""
+    for file in ("control_v0_v1", "control_v1_v2"):
+        for name, versions in vectors[file]["cases"].items():
+            for pair, frame in versions.items():
+                yield f"{file[8:]}-{name}-{pair}", (int(pair.split("/")[0]), frame)
+
+
+def _legacy_requests(vectors: Any) -> Iterator[tuple[str, Case]]:
+    for case in vectors["control_v0_requests"]["cases"]:
+        yield case["class"], case
+
+
+def _conversions(vectors: Any) -> Iterator[tuple[str, tuple[str, int, str]]]:
+    for version, case in vectors["message_conversion"]["cases"].items():
+        for name, converted in case.items():
+            if name != "in":
+                yield f"{version}-{name}", (case["in"], int(name.removeprefix("to")), converted)
 
 
 def _captured_frames(vectors: Any) -> Iterator[tuple[str, str]]:
@@ -82,6 +99,9 @@ SHARED: dict[str, Callable[[Any], Iterator[tuple[str, Any]]]] = {
     "shared_signed_message": _signed_messages,
     "shared_control_frame": _control_frames,
     "shared_captured_frame": _captured_frames,
+    "shared_legacy_request": _legacy_requests,
+    "shared_conversion": _conversions,
+    "shared_partitioner": lambda vectors: iter([("partitioner", vectors["partitioner"])]),
     "shared_group_key_content": _group_key_contents,
     "shared_aes": lambda vectors: iter([("aes", vectors["aes"])]),
     "shared_rsa": lambda vectors: iter([("rsa", vectors["rsa"])]),

@@ -8,6 +8,8 @@ script makes.
 Files:
     ethereum.json: personal_sign by the documented keys below: [{name, private_key, address, payload, signature}]
     streamr_signatures.json: signed bytes and what they prove: [{name, raw, verdict, reason_contains}]
+    streamr_versions.json: one message in every version: [{name, shown: {version: array as text}}]
+    streamr_control_0_1.json: frames of control 0 and 1: [{name, version, frame, canonical, fields}]
     streamr_control.json: frames of control 2 and what they say: [{name, frame, canonical, fields}], where `canonical`
         says that writing them again gives the same bytes
 """
@@ -98,6 +100,18 @@ def text(fields: dict[str, Any], **style: Any) -> str:
     return json.dumps(array(fields), **({"ensure_ascii": False, "separators": (",", ":")} | style))
 
 
+def line(elements: list[Any]) -> str:
+    """An array as clients write it."""
+    return json.dumps(elements, ensure_ascii=False, separators=(",", ":"))
+
+
+def documented_legacy() -> dict[str, Any]:
+    """A message with the ETH_LEGACY signature of the document, which no client made: it covers the partition."""
+    fields = message(signature_type=1, chain="", partition=4)
+    covered = [fields[name] for name in ("stream", "partition", "timestamp", "publisher", "content")]
+    return fields | {"signature": SIGNERS["alice"].sign("".join(map(str, covered)).encode())}
+
+
 def with_signature(fields: dict[str, Any], *, r: int | None = None, s: int | None = None, v: int | None = None) -> str:
     """A message whose signature's parts were replaced."""
     made = bytes.fromhex(fields["signature"][2:])
@@ -175,6 +189,21 @@ def accepted() -> dict[str, str]:
             signed(stream="s1", partition=0) | {"stream": "s", "partition": 10}
         ),
         "another publisher": text(signed(publisher=SIGNERS["bob"].address, by="bob")),
+        "legacy signature as documented, with the partition": text(documented_legacy()),
+        "content as an object": text(plain).replace('"{\\"level\\":3}"', '{"level":3}'),
+        "version 31": line(shown(plain, 31)),
+        "version 31, encrypted": line(shown(signed(**aes), 31)),
+        "version 31, new key and content": line(shown(signed(**aes | {"encryption": 3}), 31)),
+        "version 31, key request in the object form": line(shown(signed(type=28, content='{"requestId":"r"}'), 31)),
+        "version 31, content as an object": line(shown(plain, 31)).replace('"{\\"level\\":3}"', '{"level":3}'),
+        "version 30": line(shown(plain, 30)),
+        "version 30 with a previous reference": line(shown(signed(prev=[TIME - 1, 4]), 30)),
+        "version 30, legacy signature": line(shown(legacy, 30)),
+        "version 29, legacy signature": line(shown(legacy, 29)),
+        "version 29, time to live and offsets are not signed": line(
+            [*shown(legacy, 29)[:4], 60, 7, 6, *shown(legacy, 29)[7:]]
+        ),
+        "version 29, current signature of sequence 0 and no chain": line(shown(signed(chain=""), 29)),
     }
 
 
@@ -188,6 +217,12 @@ def unsigned() -> dict[str, str]:
             message(**nothing, publisher="0x" + hashlib.sha256(b"username").hexdigest())
         ),
         "unsigned key exchange": text(message(**nothing, publisher="visitor", type=28)),
+        "version 28": line(shown(message(), 28)),
+        "version 29, unsigned": line(shown(message(**nothing, publisher="visitor", chain=""), 29)),
+        "version 29, unsigned, no publisher": line(shown(message(**nothing, publisher="", chain=""), 29)),
+        "version 30, unsigned": line(shown(message(**nothing, publisher="visitor"), 30)),
+        "version 30, publisher and chain null": line(shown(message(**nothing, publisher=None, chain=None), 30)),
+        "version 31, signature empty": line(shown(message(**nothing, publisher="visitor", signature=""), 31)),
         "unsigned, publisher not quite an address": text(message(**nothing, publisher="0x" + "a" * 39)),
     }
 
@@ -255,6 +290,11 @@ def forged() -> dict[str, str]:
         "r and s changed places": with_signature(
             plain, r=int(plain["signature"][66:130], 16), s=int(plain["signature"][2:66], 16)
         ),
+        "version 31, content changed": line(shown(plain | {"content": '{"level":4}'}, 31)),
+        "version 31 of a message with a new group key": line(shown(rotating, 31)),
+        "version 30, sequence changed": line(shown(plain | {"sequence": 1}, 30)),
+        "version 29, content changed": line(shown(signed(signature_type=1, chain="") | {"content": "{}"}, 29)),
+        "version 29, current signature of another sequence": line(shown(signed(chain="", sequence=1), 29)),
         "publisher is a word": text(signed(publisher="publisherId")),
         "publisher is empty": text(signed(publisher="")),
         "publisher without 0x": text(signed(publisher=ALICE[2:])),
@@ -313,6 +353,17 @@ def malformed() -> dict[str, tuple[str, str]]:
         "signature is empty": (replaced(plain, 10, ""), "there is no signature"),
         "signature is a number": (replaced(plain, 10, 5), "signature"),
         "unsigned with a signature": (replaced(plain, 9, 0), "there is a signature"),
+        "content is an array": (replaced(plain, 7, [1]), "content"),
+        "version 31, unknown encryption type": (line(shown(plain | {"encryption": 4}, 31)), "encryptionType"),
+        "version 31, publisher null": (line(shown(plain | {"publisher": None}, 31)), "msgId.publisherId"),
+        "version 31, an element too many": (line([*shown(plain, 31), None]), "Message 31"),
+        "version 30, an element too few": (line(shown(plain, 30)[:-1]), "Message 30"),
+        "version 30, previous reference is the message": (line(shown(signed(prev=[TIME, 0]), 30)), "must come before"),
+        "version 29, unknown signature type": (line(shown(plain | {"signature_type": 3}, 29)), "signatureType"),
+        "version 29, signature missing": (line(shown(plain | {"signature": None}, 29)), "there is no signature"),
+        "version 28, another content type": (line([*shown(plain, 28)[:7], 28, "{}"]), "contentType"),
+        "version 28, offset is text": (line([*shown(plain, 28)[:5], "7", None, 27, "{}"]), "offset"),
+        "version 28 with a signature": (line([*shown(plain, 28), 0, None, None]), "Message 28"),
     }
 
 
@@ -365,6 +416,8 @@ def control() -> list[dict[str, Any]]:
         ("subscribe, no token", [2, 9, "r", "s", 3], False, stream),
         ("subscribe, partition null", [2, 9, "r", "s", None, "tok"], False, first | token),
         ("subscribe, no partition", [2, 9, "r", "s"], False, first),
+        ("subscribe, no id, as in the wrapped example", [2, 9, "s", 3, "tok"], False, stream | token),
+        ("subscribe, no id and no token", [2, 9, "s", 3], False, stream),
         ("unsubscribe", [2, 10, "r", "s", 3], True, stream),
         ("unsubscribe, partition null", [2, 10, "r", "s", None], False, first),
         ("unsubscribe, no partition", [2, 10, "r", "s"], False, first),
@@ -416,7 +469,7 @@ def control() -> list[dict[str, Any]]:
         cases.append((f"{name}, no partition", [2, number, "r", "s"], False, first))
     made = []
     for name, elements, canonical, said in cases:
-        fields = said | {"type": elements[1], "request_id": elements[2]}
+        fields = said | {"type": elements[1], "request_id": "" if "no id" in name else elements[2]}
         if elements[1] in (0, 1, 8):
             fields["message"] = json.dumps(inner, ensure_ascii=False, separators=(",", ":"))
         frame = json.dumps(elements, ensure_ascii=False, separators=(",", ":"))
@@ -424,7 +477,114 @@ def control() -> list[dict[str, Any]]:
     return made
 
 
-FILES = {"ethereum.json": ethereum, "streamr_signatures.json": signatures, "streamr_control.json": control}
+def versions() -> list[dict[str, Any]]:
+    """The whole of streamr_versions.json: what each version has of a message, put together from the documents."""
+    aes: dict[str, Any] = {"encryption": 2, "group_key_id": "key-1", "content": "00" * 16 + "9abef2710b"}
+    cases = {
+        "plain": signed(),
+        "previous reference": signed(sequence=3, prev=[TIME - 1, 4]),
+        "unicode": signed(stream="str\u00f6mm/\u00e4", partition=2, content='{"x":"h\u00e9llo \U0001f600"}'),
+        "encrypted": signed(**aes),
+        "legacy signature": signed(signature_type=1, chain=""),
+        "unsigned": message(signature_type=0, publisher="visitor"),
+        "unsigned, no publisher": message(signature_type=0, publisher="", chain=""),
+    }
+    return [
+        {
+            "name": name,
+            "shown": {
+                str(version): json.dumps(shown(fields, version), ensure_ascii=False, separators=(",", ":"))
+                for version in (28, 29, 30, 31, 32)
+            },
+        }
+        for name, fields in cases.items()
+    ]
+
+
+def shown(fields: dict[str, Any], version: int) -> list[Any]:
+    """The array of a message 32 in another version."""
+    msg_id, end = [fields[name] for name in ID_NAMES], [fields["signature_type"], fields["signature"]]
+    head = [version, msg_id, fields["prev"], fields["type"]]
+    if version >= 32:
+        return array(fields)
+    if version == 31:
+        return [*head, fields["encryption"], fields["content"], *end]
+    if version == 30:
+        return [*head, fields["content"], *end]
+    previous = fields["prev"][0] if fields["prev"] else None
+    oldest = [version, *msg_id[:3], 0, fields["timestamp"], previous, 27, fields["content"]]
+    return oldest if version == 28 else [*oldest, end[0], fields["publisher"] or None, end[1]]
+
+
+def older_control() -> list[dict[str, Any]]:
+    """The whole of streamr_control_0_1.json."""
+    inner = array(signed())
+    stream = {"stream_id": "s", "stream_partition": 3}
+    first = {"stream_id": "s", "stream_partition": 0}
+    resend = stream | {"request_id": "r"}
+    token = {"session_token": "tok"}
+    chain = {"publisher_id": "pub", "msg_chain_id": "ch"}
+    refs = {"from_msg_ref": [5, 6], "to_msg_ref": [7, 8]}
+    from_ref = {"from_msg_ref": [5, 6]}
+    payload_0 = {"stream": "s", "partition": 3}
+    cases: list[tuple[str, Any, bool, int, dict[str, Any]]] = [
+        ("broadcast", [1, 0, inner], True, 0, {}),
+        ("unicast", [1, 1, "r", inner], True, 1, {"request_id": "r"}),
+        ("subscribed", [1, 2, "s", 3], True, 2, stream),
+        ("unsubscribed", [1, 3, "s", 3], True, 3, stream),
+        ("resending", [1, 4, "s", 3, "r"], True, 4, resend),
+        ("resent", [1, 5, "s", 3, "r"], True, 5, resend),
+        ("no resend", [1, 6, "s", 3, "r"], True, 6, resend),
+        ("error", [1, 7, "text"], True, 7, {"error_message": "text"}),
+        ("publish", [1, 8, inner, "tok"], True, 8, token),
+        ("publish, token null", [1, 8, inner, None], True, 8, {}),
+        ("publish, no token", [1, 8, inner], False, 8, {}),
+        ("subscribe", [1, 9, "s", 3, "tok"], True, 9, stream | token),
+        ("subscribe, no token", [1, 9, "s", 3], False, 9, stream),
+        ("subscribe, no partition", [1, 9, "s"], False, 9, first),
+        ("unsubscribe", [1, 10, "s", 3], True, 10, stream),
+        ("resend last", [1, 11, "s", 3, "r", 7, "tok"], True, 11, resend | token | {"number_last": 7}),
+        ("resend from", [1, 12, "s", 3, "r", [5, 6], "pub", "ch", "tok"], True, 12, resend | token | chain | from_ref),
+        ("resend from, everyone", [1, 12, "s", 3, "r", [5, 6], None, None], False, 12, resend | from_ref),
+        (
+            "resend range",
+            [1, 13, "s", 3, "r", [5, 6], [7, 8], "pub", "ch", "tok"],
+            True,
+            13,
+            resend | token | chain | refs,
+        ),
+        ("acknowledged", [1, 100, "stored"], True, 100, {"outcome": "stored"}),
+        ("broadcast", [0, 0, None, inner], True, 0, {}),
+        ("broadcast, as in 2018", [0, 0, "", inner], False, 0, {}),
+        ("unicast", [0, 1, "r", inner], True, 1, {"request_id": "r"}),
+        ("subscribed", [0, 2, None, payload_0], True, 2, stream),
+        ("subscribed, no partition", [0, 2, None, {"stream": "s"}], False, 2, first),
+        ("unsubscribed", [0, 3, None, payload_0], True, 3, stream),
+        ("unsubscribed, as in 2018", [0, 3, "", payload_0], False, 3, stream),
+        ("resending", [0, 4, None, payload_0 | {"sub": "r"}], True, 4, resend),
+        ("resending, as documented", [0, 4, None, payload_0], False, 4, stream),
+        ("resent", [0, 5, None, payload_0 | {"sub": "r"}], True, 5, resend),
+        ("no resend", [0, 6, None, payload_0 | {"sub": "r"}], True, 6, resend),
+        ("error", [0, 7, None, {"error": "text"}], True, 7, {"error_message": "text"}),
+        ("acknowledged", [0, 100, None, {"outcome": "stored"}], True, 100, {"outcome": "stored"}),
+    ]
+    made = []
+    for name, elements, canonical, kind, said in cases:
+        fields = said | {"type": kind}
+        if kind in (0, 1, 8):
+            fields["message"] = json.dumps(inner, ensure_ascii=False, separators=(",", ":"))
+        frame = json.dumps(elements, ensure_ascii=False, separators=(",", ":"))
+        made.append({"name": name, "version": elements[0], "frame": frame, "canonical": canonical, "fields": fields})
+    return made
+
+
+FILES = {
+    "streamr_versions.json": versions,
+    "streamr_control_0_1.json": older_control,
+    "ethereum.json": ethereum,
+    "streamr_signatures.json": signatures,
+    "streamr_control.json": control,
+}
 
 
 def render(cases: list[Any]) -> str:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from catchment.errors import PeerFault
-from catchment.wire.streamr import control
+from catchment.wire.streamr import control, message
 from catchment.wire.streamr.control import CONTROL_2, Control, ControlType
 from catchment.wire.streamr.fields import LooseMessageRef
 
@@ -79,9 +79,24 @@ class TestWhole:
             again = msgspec.structs.replace(again, msg_chain_id=once.msg_chain_id)  # the form we emit has none
         assert again == plain(once)
 
-    def test_shared_frames_there_and_back(self, shared_control_frame: str) -> None:
-        data = shared_control_frame.encode()
-        assert control.encode(control.decode(data)) == data
+    def test_shared_frames_there_and_back(self, shared_control_frame: tuple[int, str]) -> None:
+        version, frame = shared_control_frame
+        data = frame.encode()
+        assert control.encode(control.decode(data), version) == data
+
+    def test_shared_frames_cut_at_every_byte_and_with_garbage_behind(
+        self, shared_control_frame: tuple[int, str]
+    ) -> None:
+        data = shared_control_frame[1].encode()
+        for length in range(len(data)):
+            refused(data[:length])
+        for tail in (b"]", b",", b"1", b"\x00", b"\xff", data):
+            refused(data + tail)
+
+    def test_messages_in_shared_frames(self, shared_control_frame: tuple[int, str]) -> None:
+        inner = bytes(control.decode(shared_control_frame[1].encode()).message)
+        if inner:
+            assert message.encode(message.decode(inner)) == inner
 
     def test_captured_frames_there_and_back(self, shared_captured_frame: str) -> None:
         data = shared_captured_frame.encode()

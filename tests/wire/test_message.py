@@ -40,7 +40,17 @@ class TestWhole:
     def test_fields_are_the_elements(self, case: dict[str, str]) -> None:
         found = message.decode(case["raw"].encode())
         elements = json.loads(case["raw"])
-        assert msgspec.to_builtins(found) == elements
+        assert message.read(case["raw"].encode())[1] == (
+            message.encode(found) if "as an object" in case["name"] else case["raw"].encode()
+        )
+        if "as an object" in case["name"]:
+            at = next(at for at, element in enumerate(elements) if isinstance(element, dict))
+            elements[at] = json.dumps(elements[at], separators=(",", ":"))
+        if "publisher and chain null" in case["name"]:
+            elements[1][4:] = ["", ""]
+        assert json.loads(message.encode(found)) == elements
+        if found.version == 32:
+            assert msgspec.to_builtins(found) == elements
 
     @readable
     def test_there_and_back(self, case: dict[str, str]) -> None:
@@ -61,12 +71,24 @@ class TestWhole:
         case = shared_signed_message
         raw = case["serialized"].encode()
         found = message.decode(raw)
+        assert found.version == case["version"]
         assert message.encode(found) == raw
+        if "aes_newkey" in case.get("name", "") and found.version < 32:
+            assert message.judge(found) is model.Verdict.BAD_SIGNATURE  # it covers a newGroupKey that is not shown
+            return
         assert message.signed_payload(found) == case["payloadToSign"].encode()
         assert message.judge(found) is model.Verdict.OK
-        assert Signer(bytes.fromhex(case["privateKey"])).sign(message.signed_payload(found)) == found.signature
+        if "privateKey" in case:
+            assert Signer(bytes.fromhex(case["privateKey"])).sign(message.signed_payload(found)) == found.signature
         forged = msgspec.structs.replace(found, content=found.content + " ")
         assert message.judge(forged) is model.Verdict.BAD_SIGNATURE
+
+    def test_shared_cut_at_every_byte_and_with_garbage_behind(self, shared_signed_message: dict[str, Any]) -> None:
+        raw = shared_signed_message["serialized"].encode()
+        for length in range(len(raw)):
+            refused(raw[:length])
+        for tail in (b"]", b",", b"1", b"\x00", b"\xff", raw):
+            refused(raw + tail)
 
     def test_captured_from_a_client(self, shared_captured_frame: str) -> None:
         """Real clients' messages, key exchange among them, are read and proved."""

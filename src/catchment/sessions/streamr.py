@@ -19,7 +19,7 @@ from catchment.core.broker import Publish, Status
 from catchment.errors import PeerFault
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
 from catchment.sessions.streamr_forms import PAIRS
-from catchment.sessions.streamr_publish import check_time, permitted, renumbered, submission, with_sequence
+from catchment.sessions.streamr_publish import believed, check_time, permitted, renumbered, submission, with_sequence
 from catchment.wire.streamr import control, legacy, message, publish
 from catchment.wire.streamr.fields import INVALID_REQUEST
 from catchment.wire.streamr.kinds import Control, ControlType, ErrorCode
@@ -178,14 +178,16 @@ class StreamrSession:
         return self._error(request.request_id, text, ErrorCode.RESEND_FAILED)
 
     def _publish(self, request: Published, now: int) -> Publish:
-        parsed = request.message
+        parsed, raw = request.message, request.raw
         check_time(parsed, now)
-        # Versions 28 and 29 have no sequence, and what ETH signs has one.
-        renumber = isinstance(parsed, OffsetMessage) and parsed.signature_type is not SignatureType.ETH
+        unnumbered = isinstance(parsed, OffsetMessage)
+        if parsed.signature_type is _ETH_LEGACY:
+            unnumbered = True
+            parsed, raw = believed(parsed, raw)
         allowed = permitted(self._access, parsed, now, request.session_token)
-        publish = submission(parsed, request.raw, now, permitted=allowed, acknowledge=self._publish_ack)
+        publish = submission(parsed, raw, now, permitted=allowed, acknowledge=self._publish_ack)
         publish.request_id = request.request_id
-        if renumber:
+        if unnumbered and parsed.signature_type is not SignatureType.ETH:
             publish.renumber = partial(renumbered, parsed, publish.entry)
         return publish
 
@@ -306,6 +308,7 @@ def _check_range(request: Control, start: model.Ref, end: model.Ref) -> None:
         )
 
 
+_ETH_LEGACY: Final = SignatureType.ETH_LEGACY
 _FAILED: Final = "Publish request failed: "
 _REFUSALS: Final = {
     model.Verdict.BAD_SIGNATURE: (

@@ -113,6 +113,24 @@ def _may_exchange(access: Access, parsed: StreamMessage, exchange: keyexchange.E
     return access.is_publisher(stream_id, sender) and access.is_subscriber(stream_id, recipient)
 
 
+def believed(parsed: StreamMessage, raw: bytes) -> tuple[StreamMessage, bytes]:
+    """A message with an ETH_LEGACY signature without what that does not cover, and its bytes.
+
+    Sequence, chain and previous reference are anybody's claim: under other ones a signed message could be sent again
+    and again. So the node gives the sequence, as it does where there is none. (The partition is not covered either, in
+    what shipped; it is part of where the message was sent to.)
+    """
+    msg_id = parsed.msg_id
+    if not (msg_id.sequence_number or msg_id.msg_chain_id or parsed.prev_msg_ref):
+        return parsed, raw
+    bare = msgspec.structs.replace(
+        convert.to_version(parsed, 30),
+        msg_id=msgspec.structs.replace(msg_id, sequence_number=0, msg_chain_id=""),
+        prev_msg_ref=None,
+    )
+    return bare, message.encode(bare)
+
+
 def with_sequence(parsed: StreamMessage, sequence: int) -> StreamMessage:
     """The message under another sequence number."""
     return msgspec.structs.replace(parsed, msg_id=msgspec.structs.replace(parsed.msg_id, sequence_number=sequence))
