@@ -11,7 +11,9 @@
  *                                       {"ws": "ws://127.0.0.1:P", "pid": N} to READY_FILE
  *
  * With LOG_FILE each turn's frames are appended there and forced to disk before
- * they are sent: the floor of any server that delivers only what is durable.
+ * they are sent: the floor of any server that delivers only what is durable. Then it
+ * also acknowledges (publishAck=1 in the upgrade's path), after the sync, and answers
+ * a resend of all or of the last N with sendfile(2): the frames as they lie in the file.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -37,6 +40,7 @@
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"                                \
     "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
 #define SUBSCRIBED "[2,2,\"r1\",\"bench\",0]"
+#define RESENT "[2,5,\"r2\",\"bench\",0]"
 #define BROADCAST_HEAD "[2,0,\"\","
 
 struct buffer {
@@ -45,7 +49,10 @@ struct buffer {
 };
 
 struct conn {
-    int fd, upgraded, subscribed;
+    int fd, upgraded, subscribed, acknowledge, resending;
+    off_t resend_at;       /* next byte of the log to send while resending */
+    struct buffer answers; /* acknowledgements to send after the sync */
+    struct conn *next;     /* in the list of those with answers */
     struct buffer stash; /* the beginning of a frame whose end has not been read */
     struct buffer out;   /* what the socket has not taken yet */
 };
@@ -54,6 +61,10 @@ static int epoll_fd, listener;
 static struct conn *subscribers[MAX_CONNS];
 static unsigned subscriber_count;
 static struct buffer batch; /* the frames of this turn */
+static struct conn *answering;
+static int log_fd = -1;
+static off_t log_size, *log_index; /* where each frame begins */
+static size_t log_count, log_cap;
 static char scratch[SCRATCH];
 
 static void die(const char *what)
@@ -75,7 +86,7 @@ static void append(struct buffer *b, const void *bytes, size_t len)
 
 static void watch(struct conn *c, int op)
 {
-    struct epoll_event event = {.events = EPOLLIN | (c->out.len ? EPOLLOUT : 0), .data.ptr = c};
+    struct epoll_event event = {.events = EPOLLIN | (c->out.len || c->resending ? EPOLLOUT : 0), .data.ptr = c};
     if (epoll_ctl(epoll_fd, op, c->fd, &event))
         die("epoll_ctl");
 }
@@ -123,14 +134,72 @@ static void frame_head(struct buffer *b, size_t len)
     append(b, head, n);
 }
 
+static void answer(struct conn *c, const char *text, size_t len)
+{
+    struct buffer framed = {0};
+    frame_head(&framed, len);
+    append(&framed, text, len);
+    write_all(c, framed.bytes, framed.len);
+    free(framed.bytes);
+}
+
+/* One entry of the index for the frame about to be appended to the batch. */
+static void note_frame(void)
+{
+    if (log_fd < 0)
+        return;
+    if (log_count == log_cap) {
+        log_cap = log_cap ? 2 * log_cap : 4096;
+        if (!(log_index = realloc(log_index, log_cap * sizeof *log_index)))
+            die("realloc");
+    }
+    log_index[log_count++] = log_size + (off_t)batch.len;
+}
+
+/* [2,100,"id","stored"], after the sync. */
+static void will_acknowledge(struct conn *c, const char *id, size_t len)
+{
+    char text[100];
+    if (!c->answers.len) {
+        c->next = answering;
+        answering = c;
+    }
+    len = (size_t)snprintf(text, sizeof text, "[2,100,\"%.*s\",\"stored\"]", (int)len, id);
+    frame_head(&c->answers, len);
+    append(&c->answers, text, len);
+}
+
+/* [2,11,"r2",stream,0,COUNT,null]: the last; [2,12,...: all. */
+static void start_resend(struct conn *c, const char *text, size_t len)
+{
+    char copy[200] = "";
+    size_t count = log_count;
+    memcpy(copy, text, len < sizeof copy - 1 ? len : sizeof copy - 1);
+    if (copy[4] == '1')
+        sscanf(copy, "[2,11,\"r2\",\"bench\",0,%zu", &count);
+    c->resend_at = count < log_count ? log_index[log_count - count] : 0;
+    c->resending = 1;
+    watch(c, EPOLL_CTL_MOD);
+}
+
+static void resend_more(struct conn *c)
+{
+    while (c->resend_at < log_size) {
+        ssize_t n = sendfile(c->fd, log_fd, &c->resend_at, (size_t)(log_size - c->resend_at));
+        if (n < 0 && errno == EAGAIN)
+            return;
+        if (n <= 0)
+            break;
+    }
+    c->resending = 0;
+    watch(c, EPOLL_CTL_MOD);
+    answer(c, RESENT, LITERAL(RESENT));
+}
+
 static void request(struct conn *c, const char *text, size_t len)
 {
     if (len > 5 && !memcmp(text, "[2,9,", 5) && subscriber_count < MAX_CONNS) {
-        struct buffer answer = {0};
-        frame_head(&answer, LITERAL(SUBSCRIBED));
-        append(&answer, SUBSCRIBED, LITERAL(SUBSCRIBED));
-        write_all(c, answer.bytes, answer.len);
-        free(answer.bytes);
+        answer(c, SUBSCRIBED, LITERAL(SUBSCRIBED));
         c->subscribed = 1;
         subscribers[subscriber_count++] = c;
     } else if (len > 20 && !memcmp(text, "[2,8,\"", 6)) {
@@ -139,10 +208,15 @@ static void request(struct conn *c, const char *text, size_t len)
         if (!quote || quote + 2 + 6 > text + len)
             return;
         size_t size = (size_t)(text + len - 6 - (quote + 2));
+        note_frame();
+        if (c->acknowledge)
+            will_acknowledge(c, text + 6, (size_t)(quote - text - 6));
         frame_head(&batch, LITERAL(BROADCAST_HEAD) + size + 1);
         append(&batch, BROADCAST_HEAD, LITERAL(BROADCAST_HEAD));
         append(&batch, quote + 2, size);
         append(&batch, "]", 1);
+    } else if (log_fd >= 0 && len > 20 && !memcmp(text, "[2,1", 4)) {
+        start_resend(c, text, len);
     }
 }
 
@@ -172,6 +246,7 @@ static size_t consume(struct conn *c, unsigned char *p, size_t len)
             return 0;
         used = (size_t)(end - p) + 4;
         c->upgraded = 1;
+        c->acknowledge = log_fd >= 0 && memmem(p, used, "publishAck=1", 12);
         write_all(c, UPGRADED, LITERAL(UPGRADED));
     }
     while (len - used >= 8) {
@@ -196,7 +271,13 @@ static void forget(struct conn *c)
     for (unsigned i = 0; c->subscribed && i < subscriber_count; i++)
         if (subscribers[i] == c)
             subscribers[i--] = subscribers[--subscriber_count];
+    for (struct conn **at = &answering; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            break;
+        }
     close(c->fd);
+    free(c->answers.bytes);
     free(c->stash.bytes);
     free(c->out.bytes);
     free(c);
@@ -227,7 +308,7 @@ static void accept_conn(void)
     struct conn *c = calloc(1, sizeof *c);
     if (!c)
         die("calloc");
-    if ((c->fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) < 0)
+    if ((c->fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) < 0)
         die("accept");
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     watch(c, EPOLL_CTL_ADD);
@@ -253,21 +334,35 @@ static void listen_and_tell(const char *ready_file)
         die(ready_file);
 }
 
-static void commit(int log)
+static void commit(void)
 {
-    if (write(log, batch.bytes, batch.len) != (ssize_t)batch.len || fdatasync(log))
+    if (write(log_fd, batch.bytes, batch.len) != (ssize_t)batch.len || fdatasync(log_fd))
         die("log");
+    log_size += (off_t)batch.len;
+}
+
+/* Keep, acknowledge and send what this turn has read. */
+static void end_turn(void)
+{
+    if (batch.len && log_fd >= 0)
+        commit();
+    for (; answering; answering = answering->next) {
+        write_all(answering, answering->answers.bytes, answering->answers.len);
+        answering->answers.len = 0;
+    }
+    for (unsigned i = 0; batch.len && i < subscriber_count; i++)
+        write_all(subscribers[i], batch.bytes, batch.len);
+    batch.len = 0;
 }
 
 int main(int argc, char **argv)
 {
     struct epoll_event events[EVENTS];
-    int log = -1;
     if (argc != 2 && argc != 3) {
         fputs("usage: copybroker READY_FILE [LOG_FILE]\n", stderr);
         return 2;
     }
-    if (argc == 3 && (log = open(argv[2], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) < 0)
+    if (argc == 3 && (log_fd = open(argv[2], O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) < 0)
         die(argv[2]);
     if ((epoll_fd = epoll_create1(EPOLL_CLOEXEC)) < 0)
         die("epoll_create1");
@@ -282,13 +377,11 @@ int main(int argc, char **argv)
             }
             if (events[i].events & EPOLLOUT && c->out.len)
                 write_more(c);
+            else if (events[i].events & EPOLLOUT && c->resending)
+                resend_more(c);
             if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
                 read_conn(c);
         }
-        if (batch.len && log >= 0)
-            commit(log);
-        for (unsigned i = 0; batch.len && i < subscriber_count; i++)
-            write_all(subscribers[i], batch.bytes, batch.len);
-        batch.len = 0;
+        end_turn();
     }
 }

@@ -1,129 +1,32 @@
-"""The servers a benchmark compares, how each is started on its core, and what it used.
+"""The servers a benchmark compares, and how each is started on its core.
 
-A server is a row of `PEERS`: the load generator's protocol for it, where its program is, and a function that starts it
-in an empty folder. Every server starts fresh for each round, so a round never pays for the rows or the garbage of the
-one before, and nobody else is awake on its core. Standard library only: any Python 3.11+ runs it.
+A server is a row of `PEERS`: the load generator's protocol for it, where its program is, how it starts in an empty
+folder, and whether it keeps what it is given. Standard library only: any Python 3.11+ runs it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
-import platform
-import resource
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-BENCH = Path(__file__).resolve().parent
-ROOT = BENCH.parent
-BUILD = BENCH / "build"
+from machine import BUILD, ROOT, BenchError, Cores, compile_c, first_line, on_core
+
 START_SECONDS = 30.0
-STOP_SECONDS = 20.0
-
-
-class BenchError(Exception):
-    """Something a figure depends on did not happen; the text says what."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cores:
-    """Where the server and the load generator run; the same core when there is only one."""
-
-    server: int
-    generator: int
-
-    @classmethod
-    def of_this_machine(cls) -> Cores:
-        """The first two cores this process may use."""
-        usable = sorted(os.sched_getaffinity(0))
-        return cls(server=usable[0], generator=usable[1] if len(usable) > 1 else usable[0])
-
-    @property
-    def apart(self) -> bool:
-        """Whether server and generator have a core each."""
-        return self.server != self.generator
-
-
-@contextlib.contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """Pin this process for a moment: children started inside stay on that core from their first instruction.
-
-    Go reads its number of processors at start, so pinning a server after it started would measure something else.
-    """
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def compile_c(name: str) -> Path:
-    """Compile bench/NAME.c into bench/build/ unless the program there is newer than its source."""
-    source, program = BENCH / f"{name}.c", BUILD / name
-    if program.exists() and program.stat().st_mtime >= source.stat().st_mtime:
-        return program
-    BUILD.mkdir(exist_ok=True)
-    compiler = os.environ.get("CC", "cc")
-    if shutil.which(compiler) is None:
-        raise BenchError(f"there is no C compiler called {compiler}: install one (Debian: gcc libc6-dev) or set CC")
-    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(program), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BenchError(f"{source.name} does not compile:\n{done.stderr}")
-    return program
-
-
-# --- what a process used -------------------------------------------------------------------------------------------
-
-
-def _family(pid: int) -> list[int]:
-    """The process and its descendants: a server that hands work to children is charged for them."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # Field 4 of /proc/PID/stat; the name in field 2 may hold spaces and ends with the last ")".
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    family = [pid]
-    for member in family:
-        family.extend(child for child, parent in parents.items() if parent == member)
-    return family
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process with all its threads, and of its children.
-
-    The same sum as utime + stime in /proc/PID/stat, read from the kernel's CPU clock of that process (the clock
-    clock_getcpuclockid(3) names), which counts nanoseconds where the file counts hundredths of a second.
-    """
-    return sum(time.clock_gettime_ns((~member << 3) | 2) for member in _family(pid)) / 1e9
-
-
-def core_seconds(core: int) -> float:
-    """Time a core was busy with anything at all, in the steps of /proc/stat (hundredths of a second)."""
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *fields = line.split()
-        if name == f"cpu{core}":
-            user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in fields[:8])
-            return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-    raise BenchError(f"/proc/stat has no cpu{core}")
-
-
-def rss_bytes(pid: int) -> int:
-    """Resident memory of a process and its children."""
-    pages = (int(Path(f"/proc/{member}/statm").read_text().split()[1]) for member in _family(pid))
-    return sum(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-# --- servers -------------------------------------------------------------------------------------------------------
+STOP_SECONDS = 30.0
+SETTLE_SECONDS = 120.0
+SEAL_SECONDS = "1"
+"""How often the node seals while it is measured: often enough that every measured phase has its share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +51,18 @@ class Peer:
     version: Callable[[Path], str]
     missing: str
     """What to say where it is not installed."""
+    what: str = ""
+    """What it does with a message, for the reader of a table."""
+    keeps: bool = False
+    """Whether it acknowledges and resends: it has a log."""
+    floor: bool = False
+    """Whether it is no server but a measure of what any server must spend."""
     required: bool = False
     """Whether its absence is a failure rather than a missing row."""
+    settled: Callable[[Server], bool] = lambda _: True
+    """Whether it has done what it put off; its CPU is charged until then."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Set for it, unless the caller's environment has it."""
 
     @contextlib.contextmanager
     def running(self, cores: Cores) -> Iterator[Server]:
@@ -171,7 +84,12 @@ class Peer:
             log = stack.enter_context(log_path.open("wb"))
             with on_core(cores.server):
                 process = subprocess.Popen(
-                    self.command(program, folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder
+                    self.command(program, folder),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=folder,
+                    env=self.environment | os.environ,
                 )
             try:
                 yield Server(process.pid, self._wait_for_port(process, folder))
@@ -180,6 +98,14 @@ class Peer:
                 raise BenchError(f"{self.name}: {error}" + (f"\n{self.name} wrote:\n{tail}" if tail else "")) from None
             finally:
                 self._stop(process)
+
+    def settle(self, server: Server) -> None:
+        """Wait until it has done what it put off."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while not self.settled(server):
+            if time.monotonic() > deadline:
+                raise BenchError(f"{self.name} still has work to do {SETTLE_SECONDS:.0f} s after the last message")
+            time.sleep(0.05)
 
     def _wait_for_port(self, process: subprocess.Popen[bytes], folder: Path) -> int:
         deadline = time.monotonic() + START_SECONDS
@@ -231,19 +157,70 @@ def _find_catchment() -> Path | None:
     return None
 
 
-def _find_nats() -> Path | None:
-    found = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
-    return Path(found) if found else None
+def _finder(name: str) -> Callable[[], Path | None]:
+    """Servers are often where only root looks."""
+
+    def find() -> Path | None:
+        found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+        return Path(found) if found else None
+
+    return find
 
 
-def _first_line(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (done.stdout or done.stderr).strip().partition("\n")[0]
+def _missing(name: str, package: str) -> str:
+    return f"{name} is not installed (Debian: apt install {package}): no figures for it"
 
 
-def commit() -> str:
-    """The checkout's commit, marked when files differ from it; empty outside of git."""
-    return _first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12")
+def _sealed(server: Server) -> bool:
+    """Whether all that a node has committed is in its lake."""
+    if float(os.environ.get("CATCHMENT_SEAL_SECONDS", SEAL_SECONDS)) == 0:
+        return True
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=START_SECONDS)
+    try:
+        connection.request("GET", "/api/info")
+        info = json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+    return bool(info["sealed_offset"] == info["next_offset"] - 1)
+
+
+def _take_port(folder: Path) -> str:
+    """A free port for a server that cannot say which one it took."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    (folder / "port").write_text(port)
+    return port
+
+
+def _taken_port(folder: Path) -> int | None:
+    """That port, once somebody listens there."""
+    port = int((folder / "port").read_text())
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return port
+    return None
+
+
+def _nats(program: Path, folder: Path, *more: str) -> list[str]:
+    return [str(program), "--addr", "127.0.0.1", "--port", "-1", "--ports_file_dir", str(folder), *more]
+
+
+def _redis(program: Path, folder: Path, *more: str) -> list[str]:
+    listen = ("--bind", "127.0.0.1", "--port", _take_port(folder), "--dir", str(folder), "--save", "")
+    # Nobody is cut off for reading slowly here: every message must arrive.
+    return [str(program), *listen, "--client-output-buffer-limit", "pubsub 0 0 0", "--maxclients", "20000", *more]
+
+
+def _mosquitto(program: Path, folder: Path) -> list[str]:
+    lines = (
+        f"listener {_take_port(folder)} 127.0.0.1",
+        "allow_anonymous true",
+        "persistence false",
+        "set_tcp_nodelay true",
+        # Without a limit: every message must arrive.
+        "max_queued_messages 0",
+    )
+    (folder / "mosquitto.conf").write_text("\n".join(lines) + "\n")
+    return [str(program), "-c", str(folder / "mosquitto.conf")]
 
 
 PEERS: dict[str, Peer] = {
@@ -254,24 +231,17 @@ PEERS: dict[str, Peer] = {
             protocol="streamr",
             find=_find_catchment,
             command=lambda program, folder: [
-                *(str(program), "serve", "--port", "0", "--data", str(folder / "data")),
+                *(str(program), "serve", "--port", "0", "--mosaic-port", "0", "--data", str(folder / "data")),
                 *("--ready-file", str(folder / "ready.json"), "--log-level", "warning"),
             ],
             read_port=_ready_file_port,
-            version=lambda program: _first_line(str(program), "version"),
+            version=lambda program: first_line(str(program), "version"),
             missing="catchment is not installed: run `make install` first",
+            what="parses, checks, commits with indexes and a sync, seals into the lake; delivers after the commit",
+            keeps=True,
             required=True,
-        ),
-        Peer(
-            name="nats",
-            protocol="nats",
-            find=_find_nats,
-            command=lambda program, folder: [
-                *(str(program), "--addr", "127.0.0.1", "--port", "-1", "--ports_file_dir", str(folder)),
-            ],
-            read_port=_nats_port,
-            version=lambda program: _first_line(str(program), "--version"),
-            missing="nats-server is not installed (Debian: apt install nats-server): no row and no ratio for it",
+            settled=_sealed,
+            environment={"CATCHMENT_SEAL_SECONDS": SEAL_SECONDS},
         ),
         Peer(
             name="copy",
@@ -279,37 +249,95 @@ PEERS: dict[str, Peer] = {
             find=lambda: compile_c("copybroker"),
             command=lambda program, folder: [str(program), str(folder / "ready.json")],
             read_port=_ready_file_port,
-            version=lambda _: "copybroker.c",
+            version=lambda _: "bench/copybroker.c",
             missing="copybroker.c did not compile",
+            what="floor: a C program of ours that only copies WebSocket frames",
+            floor=True,
         ),
         Peer(
             name="copylog",
             protocol="streamr",
             find=lambda: compile_c("copybroker"),
-            command=lambda program, folder: [
-                *(str(program), str(folder / "ready.json"), str(folder / "log")),
-            ],
+            command=lambda program, folder: [str(program), str(folder / "ready.json"), str(folder / "log")],
             read_port=_ready_file_port,
-            version=lambda _: "copybroker.c with a log",
+            version=lambda _: "bench/copybroker.c with a log",
             missing="copybroker.c did not compile",
+            what="floor of what is durable: the same, but appends to a file and syncs it first",
+            keeps=True,
+            floor=True,
+        ),
+        Peer(
+            name="nats",
+            protocol="nats",
+            find=_finder("nats-server"),
+            command=_nats,
+            read_port=_nats_port,
+            version=lambda program: first_line(str(program), "--version"),
+            missing=_missing("nats-server", "nats-server"),
+            what="keeps nothing",
+        ),
+        Peer(
+            name="jetstream",
+            protocol="jetstream",
+            find=_finder("nats-server"),
+            command=lambda program, folder: _nats(program, folder, "--jetstream", "--store_dir", str(folder / "js")),
+            read_port=_nats_port,
+            version=lambda program: first_line(str(program), "--version"),
+            missing=_missing("nats-server (JetStream)", "nats-server"),
+            what="nats-server with a stream on files, a consumer for each subscriber; acknowledges before a sync",
+            keeps=True,
+        ),
+        Peer(
+            name="redis",
+            protocol="redis",
+            find=_finder("redis-server"),
+            command=lambda program, folder: _redis(program, folder, "--appendonly", "no"),
+            read_port=_taken_port,
+            version=lambda program: first_line(str(program), "--version"),
+            missing=_missing("redis-server", "redis-server"),
+            what="pub/sub; keeps nothing",
+        ),
+        Peer(
+            name="streams",
+            protocol="redis-streams",
+            find=_finder("redis-server"),
+            command=lambda program, folder: _redis(
+                *(program, folder, "--appendonly", "yes", "--appendfsync", "always"),
+                *("--auto-aof-rewrite-percentage", "0"),
+            ),
+            read_port=_taken_port,
+            version=lambda program: first_line(str(program), "--version"),
+            missing=_missing("redis-server (Streams)", "redis-server"),
+            what="redis Streams, appendfsync always: in memory and in a synced file",
+            keeps=True,
+        ),
+        Peer(
+            name="mosquitto",
+            protocol="mqtt",
+            find=_finder("mosquitto"),
+            command=_mosquitto,
+            read_port=_taken_port,
+            version=lambda program: first_line(str(program), "-h"),
+            missing=_missing("mosquitto", "mosquitto"),
+            what="MQTT, QoS 0; keeps nothing",
         ),
     )
 }
+OURS = "catchment"
 
 
-def raise_file_limit() -> None:
-    """Let servers and generator open as many files as the machine allows: each client is one on both sides."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def installed(names: Sequence[str], say: Callable[[str], None]) -> list[Peer]:
+    """The servers that can run here; says which cannot.
 
-
-def machine() -> dict[str, str | int]:
-    """What a figure was measured on."""
-    cpuinfo = Path("/proc/cpuinfo").read_text()
-    models = [line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
+    Raises:
+        BenchError: This node is among the missing.
+    """
+    present = []
+    for peer in (PEERS[name] for name in names):
+        if peer.find() is not None:
+            present.append(peer)
+        elif peer.required:
+            raise BenchError(peer.missing)
+        else:
+            say(peer.missing)
+    return present
