@@ -42,13 +42,13 @@ class Cores:
 
 
 @contextlib.contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """Pin this process for a moment: children started inside stay on that core from their first instruction.
+def on_core(*cores: int) -> Iterator[None]:
+    """Pin this process for a moment: children started inside stay on those cores from their first instruction.
 
     Go reads its number of processors at start, so pinning a server after it started would measure something else.
     """
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:

@@ -7,7 +7,6 @@ folder, and whether it keeps what it is given. Standard library only: any Python
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import shutil
@@ -17,24 +16,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from machine import BUILD, ROOT, BenchError, Cores, compile_c, first_line, on_core
 
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
-SETTLE_SECONDS = 120.0
-SEAL_SECONDS = "1"
-"""How often the node seals while it is measured: often enough that every measured phase has its share."""
+AT_THE_END = {"CATCHMENT_SEAL_SECONDS": "86400"}
+"""The node seals when it is told to stop: all of it, and outside of every measured phase."""
+NEVER = {"CATCHMENT_SEAL_SECONDS": "0"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Server:
     """A running server."""
 
     pid: int
     port: int
+    cpu_at_end: float = 0.0
+    """User and system time of its whole life, children included, once it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,12 @@ class Peer:
     """Whether it is no server but a measure of what any server must spend."""
     required: bool = False
     """Whether its absence is a failure rather than a missing row."""
-    settled: Callable[[Server], bool] = lambda _: True
-    """Whether it has done what it put off; its CPU is charged until then."""
-    environment: dict[str, str] = field(default_factory=dict)
-    """Set for it, unless the caller's environment has it."""
 
     @contextlib.contextmanager
-    def running(self, cores: Cores) -> Iterator[Server]:
+    def running(self, cores: Cores, **environment: str) -> Iterator[Server]:
         """A fresh server on its core; it is told to stop at the end, and must.
+
+        Variables of `environment` are set for it unless the caller's own environment has them.
 
         Its folder is under bench/build, on the disk of the checkout: a temporary folder in memory would make the
         commits of a durable server free.
@@ -89,23 +88,17 @@ class Peer:
                     stdout=log,
                     stderr=log,
                     cwd=folder,
-                    env=self.environment | os.environ,
+                    env=environment | os.environ,
                 )
+            server = Server(process.pid, 0)
             try:
-                yield Server(process.pid, self._wait_for_port(process, folder))
+                server.port = self._wait_for_port(process, folder)
+                yield server
             except BenchError as error:
                 tail = log_path.read_text(errors="replace")[-2000:].strip()
                 raise BenchError(f"{self.name}: {error}" + (f"\n{self.name} wrote:\n{tail}" if tail else "")) from None
             finally:
-                self._stop(process)
-
-    def settle(self, server: Server) -> None:
-        """Wait until it has done what it put off."""
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while not self.settled(server):
-            if time.monotonic() > deadline:
-                raise BenchError(f"{self.name} still has work to do {SETTLE_SECONDS:.0f} s after the last message")
-            time.sleep(0.05)
+                server.cpu_at_end = self._stop(process)
 
     def _wait_for_port(self, process: subprocess.Popen[bytes], folder: Path) -> int:
         deadline = time.monotonic() + START_SECONDS
@@ -118,14 +111,25 @@ class Peer:
             time.sleep(0.02)
         raise BenchError(f"did not listen within {START_SECONDS:.0f} s")
 
-    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+    def _stop(self, process: subprocess.Popen[bytes]) -> float:
+        """End it and return the CPU time of its life, which only the kernel's last word (wait4) tells."""
+        if process.returncode is not None:
+            return 0.0
         process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise BenchError(f"{self.name} did not stop within {STOP_SECONDS:.0f} s of SIGTERM") from None
+        deadline = time.monotonic() + STOP_SECONDS
+        late = False
+        while True:
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if ended:
+                break
+            if not late and time.monotonic() > deadline:
+                late = True
+                process.kill()
+            time.sleep(0.005)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if late:
+            raise BenchError(f"{self.name} did not stop within {STOP_SECONDS:.0f} s of SIGTERM")
+        return usage.ru_utime + usage.ru_stime
 
 
 def _port_of(url: str) -> int:
@@ -169,19 +173,6 @@ def _finder(name: str) -> Callable[[], Path | None]:
 
 def _missing(name: str, package: str) -> str:
     return f"{name} is not installed (Debian: apt install {package}): no figures for it"
-
-
-def _sealed(server: Server) -> bool:
-    """Whether all that a node has committed is in its lake."""
-    if float(os.environ.get("CATCHMENT_SEAL_SECONDS", SEAL_SECONDS)) == 0:
-        return True
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=START_SECONDS)
-    try:
-        connection.request("GET", "/api/info")
-        info = json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
-    return bool(info["sealed_offset"] == info["next_offset"] - 1)
 
 
 def _take_port(folder: Path) -> str:
@@ -240,8 +231,6 @@ PEERS: dict[str, Peer] = {
             what="parses, checks, commits with indexes and a sync, seals into the lake; delivers after the commit",
             keeps=True,
             required=True,
-            settled=_sealed,
-            environment={"CATCHMENT_SEAL_SECONDS": SEAL_SECONDS},
         ),
         Peer(
             name="copy",
