@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from machine import ROOT, BenchError
@@ -22,7 +22,7 @@ from workloads import RECOVER, THREE, VERIFY, fanout_name
 PAGE = ROOT / "docs" / "performance.md"
 PLOT = ROOT / "docs" / "performance.png"
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
-MARKS = {"ahead": "+", "behind": "-", "even": "="}
+MARKS = {"ahead": "+", "behind": "-", "even": "=", "": ""}
 LEGEND = (
     "Columns with a server's name: what this node needs divided by what that server needs, median of the rounds' "
     "ratios. Below 1 this node needs less. + this node is ahead, - behind, = even: the ranges of the two overlap."
@@ -68,7 +68,7 @@ def _ratio_mark(measured: Measured, name: str) -> str:
     per_round = ratios(ours, theirs)
     if not per_round:
         return "?"
-    return f"{statistics.median(per_round):.2f} {MARKS[verdict(ours, theirs)]}"
+    return f"{statistics.median(per_round):.2f} {MARKS[verdict(ours, theirs)]}".strip()
 
 
 def least(run: Run, measured: Measured, only: Sequence[str] | None = None) -> str:
@@ -81,26 +81,31 @@ def least(run: Run, measured: Measured, only: Sequence[str] | None = None) -> st
 
 
 def details(measured: Measured) -> Rows:
-    """Everybody's figures in one case."""
+    """Everybody's figures in one case; columns that say nothing are left out."""
     case = measured.case
-    rows = [["", case.unit, f"{OURS} / it", "", case.rate_unit, "server core", "generator core"]]
+    rows = [["", case.unit, "put off", f"{OURS} / it", "", case.rate_unit, "server core", "generator core"]]
     for name, samples in measured.samples.items():
         figures = measured.figures(name)
-        row = [name, spread(figures, form(figures)), "", ""]
+        ratio, word = "", ""
         if name != OURS and OURS in measured.samples:
             per_round = ratios(measured.figures(OURS), figures)
-            row[2:] = [spread(per_round, ".2f") if per_round else "?", verdict(measured.figures(OURS), figures)]
-        if case.rate_unit:
-            row += [
-                spread([sample.rate for sample in samples], ",.0f"),
-                f"{statistics.median(sample.server_busy for sample in samples):.0%}",
-                f"{statistics.median(sample.generator_busy for sample in samples):.0%}",
+            ratio, word = spread(per_round, ".2f") if per_round else "?", verdict(measured.figures(OURS), figures)
+        put_off = statistics.median(sample.put_off / sample.figure if sample.figure else 0 for sample in samples)
+        rows.append(
+            [
+                *(name, spread(figures, form(figures)), f"{put_off:.0%}" if put_off >= 0.01 else "", ratio, word),
+                spread([sample.rate for sample in samples], ",.0f") if case.rate_unit else "",
+                _share(sample.server_busy for sample in samples),
+                _share(sample.generator_busy for sample in samples),
             ]
-        else:
-            row += ["", "", ""]
-        rows.append(row)
+        )
     filled = [column for column in range(len(rows[0])) if column < 2 or any(row[column] for row in rows[1:])]
     return [[row[column] for column in filled] for row in rows]
+
+
+def _share(values: Iterable[float]) -> str:
+    median = statistics.median(values)
+    return f"{median:.0%}" if median else ""
 
 
 # --- what was to be reached ----------------------------------------------------------------------------------------
@@ -145,15 +150,14 @@ def _aligned(rows: Rows, indent: str = "") -> list[str]:
     return lines
 
 
-def as_text(run: Run) -> str:
+def as_text(run: Run, *, with_overview: bool = True) -> str:
     """For a terminal."""
     lines = _origin(run)
     for measured in run.cases:
         lines += ["", f"{measured.case.title}", *_aligned(details(measured), "  ")]
-    if table := overview(run):
+    if with_overview and (table := overview(run)):
         lines += ["", *_aligned(table), "", LEGEND]
-    reached = list(goals(run))
-    if reached:
+    if with_overview and (reached := list(goals(run))):
         lines += ["", *_aligned([["", "measured", "goal"], *map(list, reached)])]
     return "\n".join([*lines, *_notes(run)])
 

@@ -2,7 +2,8 @@
 
 A case is one row of the table: a workload with its numbers, and for each server one sample per round. In every case
 less is better. A figure is a median with its range; a ratio is taken round by round, so that it compares neighbours
-in time. A winner is named only when its whole range lies below everybody else's: otherwise the case is even.
+in time. A winner is named only when its whole range lies below everybody else's: otherwise the case is even. One
+round has no range and names nobody.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from machine import BenchError
 
 FORMAT = 1
 LIMIT = 0.9
-"""A generator with so much of its core's time used may be what is measured."""
+"""A generator that used so much of its core's time, and more than the server did of its own, was the limit."""
 DISTURBED = 0.1
 """A share of the server's core that others may not take before a note says so."""
 
@@ -34,11 +35,11 @@ class Sample:
     generator_busy: float = 0.0
     core_busy: float = 0.0
     """How busy the server's core was, whoever used it."""
+    limited: bool = False
+    """Whether the generator was what held things up."""
+    put_off: float = 0.0
+    """The part of the figure that was spent after the measured phase."""
     extra: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def generator_was_the_limit(self) -> bool:
-        return self.generator_busy > LIMIT and self.generator_busy > self.server_busy
 
     @property
     def disturbed(self) -> bool:
@@ -128,7 +129,9 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 
 def verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """`ahead` or `behind` when the ranges are apart, else `even`."""
+    """`ahead` or `behind` when the ranges are apart, else `even`; nothing after a single round."""
+    if min(len(ours), len(theirs)) < 2:
+        return ""
     if max(ours) < min(theirs):
         return "ahead"
     if min(ours) > max(theirs):
@@ -138,7 +141,7 @@ def verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 def winner(figures: Mapping[str, Sequence[float]]) -> str:
     """Whose whole range is below everybody else's; else `even: a, b`, the best and all whose ranges reach its own."""
-    if not figures:
+    if not figures or min(len(values) for values in figures.values()) < 2:
         return ""
     best = min(figures, key=lambda name: statistics.median(figures[name]))
     level = [name for name, values in figures.items() if name == best or min(values) <= max(figures[best])]
@@ -149,15 +152,17 @@ def notes(run: Run) -> list[str]:
     """What a reader must know about some of the figures."""
     found = []
     for measured in run.cases:
-        for server, samples in measured.samples.items():
-            limited = sum(sample.generator_was_the_limit for sample in samples)
-            if limited:
-                found.append(
-                    f"{measured.case.title}: the generator was the limit of {server} in {limited} of {len(samples)} "
-                    "rounds; its rate is the generator's own"
-                )
-    found += _disturbed(run.cases)
-    return found
+        limited = [
+            f"{server} ({count} of {len(samples)} rounds)"
+            for server, samples in measured.samples.items()
+            if (count := sum(sample.limited for sample in samples))
+        ]
+        if limited:
+            found.append(
+                f"{measured.case.title}: the generator was the limit with {', '.join(limited)}; "
+                "there the rate, or the latency, is its own"
+            )
+    return found + _disturbed(run.cases)
 
 
 def _disturbed(cases: Iterable[Measured]) -> list[str]:
