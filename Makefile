@@ -38,8 +38,8 @@ format: install ## Put the code in its usual form
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: install ## Compare fan-out with nats-server on this machine
-	@$(BIN)/python bench/fanout.py
+bench: install ## Measure this node beside other servers: ten minutes, needs a C compiler (ARGS="--quick" for a look)
+	@$(BIN)/python bench/run.py $(ARGS)
 
 reference: install ## Write the made parts of docs/settings.md, commands.md, metrics.md and tables.md anew
 	@$(BIN)/python scripts/reference.py
