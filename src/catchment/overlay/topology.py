@@ -65,26 +65,55 @@ class Topology:
         """Each node's neighbours."""
         return self._links
 
+    def adopt(self, reported: Mapping[str, Iterable[str]]) -> None:
+        """Begin with nodes that are linked already: a tracker that was restarted learns of them.
+
+        What two report of each other is kept where there is room; what is missing is added.
+        """
+        for node in reported:
+            self._insert(node)
+        claims = {node: dict.fromkeys(linked) for node, linked in reported.items()}
+        for node, linked in claims.items():
+            for other in linked:
+                mutual = other != node and node in claims.get(other, ())
+                if mutual and self._free(node) and self._free(other) and not self._are_linked(node, other):
+                    self._link(node, other)
+        self._mend(list(reported))
+        self._changed = {}
+
     def add(self, node: str, linked: Iterable[str] = ()) -> list[str]:
         """Give a node a place.
 
         Args:
             node: who is new.
-            linked: neighbours it has already (a tracker that was restarted learns of them); kept where there is room.
+            linked: neighbours it has already; kept where there is room.
 
         Returns:
             Everyone whose neighbours changed.
         """
         if node in self._links:
             raise ValueError(f"{node} is in the topology already")
+        self._changed = {node: None}
+        self._insert(node)
+        for other in dict.fromkeys(linked):
+            if other != node and other in self._open and self._free(node):
+                self._link(node, other)
+        self._fill(node)
+        return list(self._changed)
+
+    def _insert(self, node: str) -> None:
         self._links[node] = []
         self._place[node] = len(self._order)
         self._order.append(node)
         self._open[node] = None
-        self._changed = {node: None}
-        for other in linked:
-            if other in self._open and self._free(node) and not self._are_linked(node, other):
-                self._link(node, other)
+
+    def fill(self, node: str) -> list[str]:
+        """Use the free places of a node.
+
+        Returns:
+            Everyone whose neighbours changed.
+        """
+        self._changed = {}
         self._fill(node)
         return list(self._changed)
 

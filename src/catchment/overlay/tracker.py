@@ -1,6 +1,7 @@
 """A tracker: status in, instructions out (Tracker Protocol; facts/streamr.md, section 8).
 
-It keeps one topology per stream-partition. What it wants is told to a node when it changes, as the complete list of
+It begins by listening (`settle` ends that): nodes that were there before it report the links they have, and keep them.
+Then it keeps one topology per stream-partition. What it wants is told to a node when it changes, as the complete list of
 its neighbours with a counter; a status that reports an older counter cannot undo it. A node that says again and again
 that it does not have a neighbour it should have cannot reach it, and both get others.
 """
@@ -60,6 +61,8 @@ class Node(msgspec.Struct):
     location: wire.Location | None = None
     rtts: Mapping[str, float] = {}
     memberships: dict[str, _Membership] = {}
+    reported: Mapping[str, wire.Links] = {}
+    """What it said before the tracker had settled."""
 
 
 def everything(_node: str, _topic: model.Topic) -> bool:
@@ -92,6 +95,7 @@ class Tracker:
         self._overlays: dict[str, Topology] = {}
         self._topics: dict[str, model.Topic] = {}
         self._coordinates = Coordinates(random)
+        self._settled = False
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -103,14 +107,38 @@ class Tracker:
         """The topology of each stream-partition, by its key."""
         return self._overlays
 
+    def settle(self) -> list[Instruct]:
+        """Have listened long enough: keep the links that were reported, and begin to instruct."""
+        if self._settled:
+            return []
+        self._settled = True
+        changed: dict[tuple[str, str], None] = {}
+        claims: dict[str, dict[str, list[str]]] = {}
+        for node in self._nodes.values():
+            for key, links in node.reported.items():
+                claims.setdefault(key, {})[node.id] = [*links.inbound_nodes, *links.outbound_nodes]
+            node.reported = {}
+        for key, reported in claims.items():
+            if not self._open_overlay(key):
+                continue
+            for node_id in self._storage:
+                if self._assigned(node_id, self._topics[key]):
+                    reported.setdefault(node_id, [])
+            self._overlays[key].adopt(reported)
+            for node_id in reported:
+                self._nodes[node_id].memberships[key] = _Membership()
+                changed[node_id, key] = None
+        return self._instructions(changed)
+
     def joined(self, node: str, address: str, *, storage: bool = False) -> list[Instruct]:
         """A node has connected. A storage node enters every overlay it is assigned to."""
         if node in self._nodes:
             raise ValueError(f"{node} is connected already")
         found = self._nodes[node] = Node(node, address, storage, memberships={})
-        if not storage:
+        if storage:
+            self._storage[node] = found
+        if not (storage and self._settled):
             return []
-        self._storage[node] = found
         changed: dict[tuple[str, str], None] = {}
         for key, topic in self._topics.items():
             if self._assigned(node, topic):
@@ -136,6 +164,9 @@ class Tracker:
         source.location = status.location or source.location
         source.rtts = dict(list(status.rtts.items())[:MAX_RTTS])
         self._coordinates.measured(node, source.rtts)
+        if not self._settled:
+            source.reported = status.streams
+            return []
         changed: dict[tuple[str, str], None] = {}
         repeat: list[Instruct] = []
         for key, links in status.streams.items():
@@ -169,16 +200,22 @@ class Tracker:
 
     def _begin(self, key: str, source: Node, links: wire.Links, changed: dict[tuple[str, str], None]) -> None:
         """A node takes part in a stream-partition the tracker did not know it in."""
-        topic = wire.topic_of(key)
-        if topic is None:
-            return  # not the name of a stream-partition
         if key not in self._overlays:
-            self._overlays[key] = Topology(self._random, degree=self._degree, cost=self._rtt)
-            self._topics[key] = topic
+            if not self._open_overlay(key):
+                return
             for storage in self._storage:
-                if storage != source.id and self._assigned(storage, topic):
+                if storage != source.id and self._assigned(storage, self._topics[key]):
                     self._enter(key, storage, (), changed)
         self._enter(key, source.id, (*links.inbound_nodes, *links.outbound_nodes), changed)
+
+    def _open_overlay(self, key: str) -> bool:
+        """Begin a topology; not for what is no name of a stream-partition."""
+        topic = wire.topic_of(key)
+        if topic is None:
+            return False
+        self._overlays[key] = Topology(self._random, degree=self._degree, cost=self._rtt)
+        self._topics[key] = topic
+        return True
 
     def _enter(self, key: str, node: str, linked: Iterable[str], changed: dict[tuple[str, str], None]) -> None:
         self._nodes[node].memberships[key] = _Membership()
@@ -212,7 +249,11 @@ class Tracker:
         missing = next((node for node in wanted if node not in has), "")
         if not missing:
             membership.missing, membership.strikes = "", 0
-            self._shorten(key, source, membership, changed)
+            if len(wanted) < self._degree:
+                for other in self._overlays[key].fill(source.id):
+                    changed[other, key] = None
+            else:
+                self._shorten(key, source, membership, changed)
             return []
         membership.strikes = membership.strikes + 1 if missing == membership.missing else 1
         membership.missing = missing
