@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -55,7 +56,7 @@ def test_a_message_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
             forward(self, alive, peer, topic, number, hops)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Simulation, "_send", lose)
-    with pytest.raises(Broken, match="message 7 .* never reached"):
+    with pytest.raises(Broken, match=r"message 7 .* never reached"):
         play()
 
 
@@ -87,17 +88,16 @@ def test_a_spread_of_nothing_is_zero() -> None:
     assert Spread.of([3.0, 1.0, 2.0]) == Spread(2.0, 2.0, 3.0, 3.0, 3.0)
 
 
-def test_the_command_prints_a_table_and_draws_a_picture(tmp_path: object) -> None:
-    picture = f"{tmp_path}/network.png"
+def test_the_command_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "network.png"
     done = run(
         "simulate", "--nodes", "30", "--nodes", "60", "--streams", "2", "--nodes-per-stream", "20", "--messages", "20",
-        "--picture", picture,
+        "--picture", str(picture),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "delivery ms" in done.stdout
     assert done.stdout.count("died") == 2
-    with open(picture, "rb") as file:
-        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_the_command_prints_json() -> None:

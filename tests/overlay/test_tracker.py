@@ -225,9 +225,9 @@ def test_slow_links_are_replaced_by_faster_ones_a_few_times() -> None:
 
     before, first = measured(), wanted(network)
     for _ in range(40):
-        for node in places:
+        for node, place in places.items():
             status = network.status_of(node)
-            rtts = {peer: abs(places[node] - places[peer]) + 1 for peer in wanted(network)[node]}
+            rtts = {peer: abs(place - places[peer]) + 1 for peer in wanted(network)[node]}
             network.report(node, Status(status.streams, "", rtts))
     assert measured() < 0.8 * before
     assert is_connected(network.tracker.overlays[KEY])

