@@ -65,10 +65,14 @@ class Ref(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """What one subscribes to: a stream-partition, or a channel with partition 0."""
+    """What one subscribes to: a stream-partition, or a channel with partition 0.
+
+    Protocols name their topics as they like, so the same name in two of them is two topics.
+    """
 
     name: str
     partition: int
+    protocol: Protocol = Protocol.STREAMR
 
 
 class OrderKey(NamedTuple):

@@ -140,13 +140,54 @@ def test_an_id_is_the_identity_of_those_that_have_one(store, make_entry):
 
 
 def test_entries_with_ids_may_share_an_order_key_and_come_in_one_page(store, make_entry):
+    topic = TOPIC._replace(protocol=Protocol.MOSAIC)
     with_ids = [make_entry(protocol=Protocol.MOSAIC, id=bytes([n])) for n in range(4)]
-    assert store.append([*with_ids[:2], make_entry(), make_entry(), *with_ids[2:]]) == [0, 1, 2, DUPLICATE, 3, 4]
-    store.append([make_entry(timestamp=2_000_000_000_000)])
-    page, after = store.walk(Range(TOPIC), limit=1)
+    without = make_entry(protocol=Protocol.MOSAIC)
+    assert store.append([*with_ids[:2], without, without, *with_ids[2:]]) == [0, 1, 2, DUPLICATE, 3, 4]
+    store.append([make_entry(protocol=Protocol.MOSAIC, timestamp=2_000_000_000_000)])
+    page, after = store.walk(Range(topic), limit=1)
     assert sorted(offsets_of(page)) == [0, 1, 2, 3, 4]
-    assert store.walk(Range(TOPIC), after=after, limit=1) == (store.walk_last(TOPIC, 1), None)
-    assert offsets_of(walk_all(store, Range(TOPIC))) == offsets_of(store.walk_last(TOPIC, 10))
+    assert store.walk(Range(topic), after=after, limit=1) == (store.walk_last(topic, 1), None)
+    assert offsets_of(walk_all(store, Range(topic))) == offsets_of(store.walk_last(topic, 10))
+
+
+def test_the_same_name_in_two_protocols_is_two_topics(store, make_entry):
+    entries = [make_entry(protocol=protocol, timestamp=n) for n in (1, 2) for protocol in Protocol]
+    assert store.append(entries) == [0, 1, 2, 3, 4, 5]
+    for number, protocol in enumerate(Protocol):
+        topic = TOPIC._replace(protocol=protocol)
+        assert offsets_of(walk_all(store, Range(topic))) == [number, number + 3]
+        assert offsets_of(store.walk_last(topic, 1)) == [number + 3]
+        assert store.before_last(topic, 1).timestamp == 1
+    assert store.append(entries) == [DUPLICATE] * 6
+
+
+def test_many_ids_are_found_at_once_in_their_order(store, make_entry):
+    entries = [make_entry(protocol=Protocol.POPSTELLAR, id=bytes([n]), timestamp=9 - n) for n in range(5)]
+    store.append(entries)
+    wanted = [b"\x03", b"none", b"\x00", b"\x03"]
+    found = store.find_all(Protocol.POPSTELLAR, wanted)
+    assert [None if row is None else row.offset for row in found] == [3, None, 0, 3]
+    assert found[0].entry == entries[3]
+    assert store.find_all(Protocol.MOSAIC, wanted) == [None] * 4
+    assert store.find_all(Protocol.POPSTELLAR, []) == []
+
+
+def test_the_rows_of_a_protocol_come_in_the_order_of_the_log(store, make_entry):
+    mine = [
+        make_entry(protocol=Protocol.POPSTELLAR, id=n.to_bytes(2), topic=f"/root/{n % 7}{'x' * 600 * (n % 2)}")
+        for n in range(1200)
+    ]
+    random.Random(5).shuffle(mine)
+    note = make_entry(protocol=Protocol.POPSTELLAR, kind=Kind.REFUSED)
+    store.append([make_entry(topic="/root/1"), *mine[:700], note])
+    store.append([make_entry(topic="/root/2", protocol=Protocol.MOSAIC, id=b"m"), *mine[700:]])
+    rows = list(store.rows_of(Protocol.POPSTELLAR))
+    assert [row.entry for row in rows] == mine
+    assert [row.offset for row in rows] == [*range(1, 701), *range(703, 1203)]
+    assert [row.offset for row in store.rows_of(Protocol.MOSAIC)] == [702]
+    store.drop(600, limit=600)
+    assert [row.offset for row in store.rows_of(Protocol.POPSTELLAR)][:2] == [600, 601]
 
 
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.DUPLICATE])
@@ -268,7 +309,7 @@ def test_the_last_of_the_last_topic_and_of_a_neighbour(store, make_entry):
 
 
 def test_dropped_rows_leave_their_keys(store, make_entry):
-    entries = [make_entry(timestamp=n) for n in range(6)] + [make_entry(protocol=Protocol.MOSAIC, id=b"id")]
+    entries = [make_entry(timestamp=n) for n in range(6)] + [make_entry(id=b"id")]
     store.append(entries)
     assert store.drop(4, limit=3) == 3
     assert store.first_hot_offset == 3
@@ -280,16 +321,14 @@ def test_dropped_rows_leave_their_keys(store, make_entry):
         (n, entry.order_key, n < 4) for n, entry in enumerate(entries)
     ]
     assert store.append(entries) == [DUPLICATE] * 7
-    assert store.find(Protocol.MOSAIC, b"id").offset == 6
+    assert store.find(Protocol.STREAMR, b"id").offset == 6
 
 
 def test_offsets_go_on_when_everything_was_dropped(store, make_entry):
-    store.append(
-        [make_entry(timestamp=1), make_entry(kind=Kind.REFUSED), make_entry(protocol=Protocol.MOSAIC, id=b"i")]
-    )
+    store.append([make_entry(timestamp=1), make_entry(kind=Kind.REFUSED), make_entry(id=b"i", timestamp=3)])
     assert store.drop(100, limit=100) == 3
     assert (store.first_hot_offset, store.next_offset) == (3, 3)
-    assert store.find(Protocol.MOSAIC, b"i") is None
+    assert store.find(Protocol.STREAMR, b"i") is None
     assert store.read(0, 10) == []
     assert store.append([make_entry(timestamp=1), make_entry(timestamp=2)]) == [DUPLICATE, 3]
     assert [row.offset for row in store.read(0, 10)] == [3]
@@ -432,7 +471,7 @@ class Naive:
             (row.entry.order_key, row.offset)
             for row in self.rows
             if self.identity(row.entry) is not None
-            and (row.entry.topic, row.entry.partition) == question.topic
+            and (row.entry.topic, row.entry.partition, row.entry.protocol) == question.topic
             and question.start <= (row.entry.timestamp, row.entry.sequence) <= question.end
             and question.publisher in (None, row.entry.publisher)
             and question.chain in (None, row.entry.chain)
@@ -458,7 +497,7 @@ def random_entry(rng, make_entry):
 def random_question(rng):
     ref = lambda: Ref(rng.choice([0, 1, 256, 2**32, 2**53 - 1]), rng.randrange(4))  # noqa: E731
     return Range(
-        Topic(rng.choice("abc"), rng.randrange(2)),
+        Topic(rng.choice("abc"), rng.randrange(2), rng.choice([Protocol.STREAMR, Protocol.STREAMR, Protocol.MOSAIC])),
         rng.choice([model.FIRST_REF, ref()]),
         rng.choice([model.LAST_REF, ref()]),
         rng.choice([None, None, "p1", "nobody"]),

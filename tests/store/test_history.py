@@ -39,7 +39,7 @@ def address(tmp_path: Path) -> str:
 
 
 def topic_of(one: model.Entry) -> model.Topic:
-    return model.Topic(one.topic, one.partition)
+    return model.Topic(one.topic, one.partition, one.protocol)
 
 
 def pages(history: History, question: model.Range, limit: int) -> list[model.Row]:
@@ -185,10 +185,12 @@ def test_a_page_is_not_cut_within_a_key(store: Store, address: str) -> None:
         entry(7, topic="t", partition=0, protocol=model.Protocol.MOSAIC, kind=model.Kind.RECORD, id=b"id %d" % number)
         for number in range(5)
     ]
-    store.append([*records, entry(8, topic="t", partition=0)])
+    last = entry(8, topic="t", partition=0, protocol=model.Protocol.MOSAIC, kind=model.Kind.RECORD, id=b"last")
+    store.append([*records, last])
     Sealer(store, address).seal()
     store.drop(6, limit=EVERYTHING)
-    page, after = History(store, address).range(model.Range(model.Topic("t", 0)), limit=30, max_bytes=1)
+    topic = model.Topic("t", 0, model.Protocol.MOSAIC)
+    page, after = History(store, address).range(model.Range(topic), limit=30, max_bytes=1)
     assert [row.entry for row in page] == records
     assert after == records[0].order_key
 

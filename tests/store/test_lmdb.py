@@ -20,6 +20,7 @@ from catchment.store.environment import STORE_FORMAT
 from catchment.store.lmdb import LmdbStore
 
 TOPIC = Topic("0xab/stream", 0)
+MOSAIC = TOPIC._replace(protocol=Protocol.MOSAIC)
 
 CHILD = """
 import resource, sys
@@ -373,8 +374,8 @@ def asks(store, offset):
     return [
         lambda: store.read(0, 100),
         lambda: store.read(offset, 1),
-        lambda: store.walk(Range(TOPIC), limit=100),
-        lambda: store.walk_last(TOPIC, 8),
+        lambda: store.walk(Range(MOSAIC), limit=100),
+        lambda: store.walk_last(MOSAIC, 8),
         lambda: store.find(Protocol.MOSAIC, bytes([offset])),
     ]
 
@@ -444,7 +445,7 @@ def test_damaged_names_and_values_are_noticed(filled, make_entry, name):
         with pytest.raises(errors.StoreCorrupt, match="checksum"):
             store.append([make_entry(timestamp=100)])
         with pytest.raises(errors.StoreCorrupt, match="checksum"):
-            (store.epoch, store.walk(Range(TOPIC), limit=1))
+            (store.epoch, store.walk(Range(MOSAIC), limit=1))
 
 
 def test_a_name_that_is_gone_is_noticed(filled):

@@ -19,7 +19,7 @@ from prometheus_client import Counter
 from catchment import lake, metrics, model
 from catchment.core.limits import NoteQuota
 from catchment.core.subscriptions import Subscriptions
-from catchment.errors import OurFault, StoreFull
+from catchment.errors import OurFault, PeerFault, StoreFull
 from catchment.store.base import DUPLICATE, Place, Store
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,9 @@ class Origin(Protocol):
     def published(self, request_id: str, status: Status, verdict: model.Verdict) -> None:
         """Be told how a publish ended."""
 
+    def refused(self, request_id: str, fault: PeerFault) -> None:
+        """Be told why a publish was refused, where a check or a gate said it in words of the protocol."""
+
 
 class Nobody:
     """The origin of a message whose fate interests no one."""
@@ -60,6 +63,30 @@ class Nobody:
 
     def published(self, request_id: str, status: Status, verdict: model.Verdict) -> None:
         """Not be told."""
+
+    def refused(self, request_id: str, fault: PeerFault) -> None:
+        """Not be told."""
+
+
+class Gate(Protocol):
+    """Has the last word about messages whose protocol lets what came before decide.
+
+    A batch is shown to its gates on the event loop, just before it is written and when the one before has been
+    settled. So a gate decides upon exactly what the log holds, in the order of the log.
+    """
+
+    def admit(self, publish: Publish, now: int) -> Sequence[Publish] | None:
+        """Take a judged message into the state, for as long as the commit succeeds.
+
+        Returns:
+            Messages that follow from it and are committed with it; None when the log has this one already.
+
+        Raises:
+            PeerFault: the state does not take it; nothing has changed.
+        """
+
+    def settle(self, *, stored: bool) -> None:
+        """What was admitted since the last time is in the log, or nothing of it is and the state goes back."""
 
 
 class Publish(msgspec.Struct, gc=False, eq=False):
@@ -73,6 +100,8 @@ class Publish(msgspec.Struct, gc=False, eq=False):
         status: how far it has come.
         renumber: for messages whose protocol gives them no sequence: given everything at the same time of the same
             publisher and chain, the entry under a free identity, or None when the message is a repeat.
+        gate: asked just before the commit.
+        fault: why it was refused, if a check or a gate said so.
     """
 
     request_id: str
@@ -82,6 +111,8 @@ class Publish(msgspec.Struct, gc=False, eq=False):
     origin: Origin = Nobody()
     status: Status = Status.PENDING
     renumber: Callable[[Sequence[Place]], model.Entry | None] | None = None
+    gate: Gate | None = None
+    fault: PeerFault | None = None
 
 
 class Broker:
@@ -96,6 +127,7 @@ class Broker:
         """Told what was committed, topic by topic."""
         self.quota = quota
         self._notes: list[model.Entry] = []
+        self._admitted: list[Publish] = []
 
     def judge(self, batch: Sequence[Publish]) -> None:
         """Check what is signed. May run on several threads, each with its own part of a batch.
@@ -110,6 +142,9 @@ class Broker:
                 continue
             try:
                 verdict = check()
+            except PeerFault as fault:
+                _refuse(publish, fault, model.Verdict.MALFORMED)
+                continue
             except Exception:
                 log.exception("a check broke; the message is not accepted")
                 publish.status = Status.FAILED
@@ -125,6 +160,45 @@ class Broker:
         """Whether notes wait for a commit."""
         return bool(self._notes)
 
+    def admit(self, batch: Sequence[Publish], now: int) -> list[Publish]:
+        """Show a judged batch to its gates. Runs on the event loop, after the last commit was settled.
+
+        Returns:
+            The batch with the messages that follow from it, each behind the one it follows from.
+        """
+        whole: list[Publish] = []
+        for publish in batch:
+            whole.append(publish)
+            gate = publish.gate
+            if gate is None or publish.status is not Status.ACCEPTED:
+                continue
+            try:
+                following = gate.admit(publish, now)
+            except PeerFault as fault:
+                _refuse(publish, fault, model.Verdict.NOT_PERMITTED)
+                continue
+            except Exception:
+                log.exception("a gate broke; the message is not accepted")
+                publish.status = Status.FAILED
+                continue
+            if following is None:
+                publish.status = Status.DUPLICATE
+                continue
+            self._admitted.append(publish)
+            for each in following:
+                each.status = Status.ACCEPTED
+                whole.append(each)
+        return whole
+
+    def settle(self) -> None:
+        """Tell the gates how the commit of what they admitted ended. Runs on the event loop."""
+        admitted, self._admitted = self._admitted, []
+        # A batch is kept whole or not at all.
+        stored = not any(publish.status is Status.FAILED for publish in admitted)
+        for gate in {id(publish.gate): publish.gate for publish in admitted}.values():
+            assert gate is not None
+            gate.settle(stored=stored)
+
     def commit(self, batch: Sequence[Publish], now: int) -> None:
         """Keep a judged batch, and the notes of trouble, in one durable transaction. Runs on the writer's thread.
 
@@ -137,7 +211,7 @@ class Broker:
         entries.extend([publish.entry for publish in kept])
         if len(kept) < len(batch):
             for publish in batch:
-                if publish.status is Status.REFUSED:
+                if publish.status is Status.REFUSED or publish.status is Status.DUPLICATE:
                     self._note(entries, publish, now)
                 elif publish.status is Status.PENDING:
                     publish.status = Status.FAILED  # never judged
@@ -229,7 +303,7 @@ class Broker:
 
         Each form is encoded and joined once per topic, and the same bytes go to everyone who takes that form.
         """
-        topics: dict[tuple[str, int], list[model.Entry]] = {}
+        topics: dict[tuple[str, int, model.Protocol], list[model.Entry]] = {}
         # Messages that ended alike, found run by run: most batches are one.
         runs: dict[_Counted, list[Publish]] = {}
         run: list[Publish] = []
@@ -244,7 +318,7 @@ class Broker:
                 run = runs.setdefault(last, [])
             run.append(publish)
             if status is stored:
-                topic = (entry.topic, entry.partition)
+                topic = (entry.topic, entry.partition, entry.protocol)
                 waiting = topics.get(topic)
                 if waiting is None:
                     topics[topic] = [entry]
@@ -258,7 +332,10 @@ class Broker:
             if self.observe is not None:
                 self.observe(model.Topic(*topic), entries)
         for publish in told:
-            publish.origin.published(publish.request_id, publish.status, publish.entry.verdict)
+            if publish.fault is None:
+                publish.origin.published(publish.request_id, publish.status, publish.entry.verdict)
+            else:
+                publish.origin.refused(publish.request_id, publish.fault)
         for counted, ended in runs.items():
             _counter(*counted).inc(len(ended))
 
@@ -271,6 +348,12 @@ class Broker:
             for sink in receivers:
                 sink.write(data)
             metrics.DELIVERIES.inc(len(receivers) * len(entries))
+
+
+def _refuse(publish: Publish, fault: PeerFault, verdict: model.Verdict) -> None:
+    publish.status = Status.REFUSED
+    publish.fault = fault
+    publish.entry = msgspec.structs.replace(publish.entry, kind=model.Kind.REFUSED, verdict=verdict)
 
 
 @functools.cache

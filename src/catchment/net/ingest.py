@@ -139,6 +139,8 @@ class Ingest:
         batch = self._judged.popleft() if self._judged else Batch()
         while self._judged and batch.takes(self._judged[0]):
             batch.join(self._judged.popleft())
+        if batch.gated:
+            batch.publishes = self.broker.admit(batch.publishes, now_us())
         future = self._writer.submit(self._timed_commit, batch.publishes)
         future.add_done_callback(partial(self._call_back, partial(self._on_committed, batch)))
 
@@ -155,6 +157,8 @@ class Ingest:
             self.broker.failing = f"{type(error).__name__} while writing the log"
             for publish in batch.publishes:
                 publish.status = Status.FAILED
+        if batch.gated:
+            self.broker.settle()
         # The next commit runs while this one is delivered.
         self._commit()
         try:
@@ -176,13 +180,15 @@ class Ingest:
 class Batch:
     """Messages that go through the steps together."""
 
-    __slots__ = ("publishes", "signed", "size")
+    __slots__ = ("gated", "publishes", "signed", "size")
 
     def __init__(self) -> None:
         self.publishes: list[Publish] = []
         self.size = 0
         self.signed = False
         """Whether any of them has a signature to check."""
+        self.gated = False
+        """Whether any of them has to pass a gate."""
 
     def add(self, publish: Publish) -> int:
         """Take one in and return its size."""
@@ -191,6 +197,8 @@ class Batch:
         self.size += size
         if publish.check is not None:
             self.signed = True
+        if publish.gate is not None:
+            self.gated = True
         return size
 
     def takes(self, other: Batch) -> bool:
@@ -202,6 +210,7 @@ class Batch:
         """Take another in, behind what is here."""
         self.publishes += other.publishes
         self.size += other.size
+        self.gated |= other.gated
 
     def split(self) -> tuple[Batch, Batch]:
         """The head that may be committed at once, and the rest."""

@@ -16,6 +16,7 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from catchment import lake, metrics, model
 from catchment.core.broker import Publish, Status
 from catchment.core.subscriptions import Form, Subscriptions
+from catchment.errors import PeerFault
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.outbox import Outbox
 from catchment.net.resend import Resender
@@ -158,6 +159,10 @@ class Connection(WSListener):
         answer = self.session.published(request_id, status, verdict)
         if answer is not None:
             self.outbox.write(frame(answer))
+
+    def refused(self, request_id: str, fault: PeerFault) -> None:
+        """Tell the peer why a publish was refused."""
+        self.outbox.write(frame(self.session.refused(request_id, fault)))
 
     # What the server calls.
 

@@ -14,6 +14,7 @@ import msgspec
 from catchment import model
 from catchment.core.broker import Publish, Status
 from catchment.core.subscriptions import Form
+from catchment.errors import PeerFault
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -64,6 +65,9 @@ class Session(Protocol):
 
     def published(self, request_id: str, status: Status, verdict: model.Verdict) -> bytes | None:
         """Word the end of a `Publish`; None when the protocol says nothing."""
+
+    def refused(self, request_id: str, fault: PeerFault) -> bytes:
+        """Word the refusal of a `Publish` whose check or gate gave a reason."""
 
     def resend_started(self, request: Resend) -> bytes | None:
         """Word what goes before the first message of a resend."""

@@ -153,6 +153,10 @@ class StreamrSession:
             Control(ControlType.PUBLISH_ACKNOWLEDGED, request_id, outcome=outcome), self._control_version
         )
 
+    def refused(self, request_id: str, fault: PeerFault) -> bytes:
+        """Answer a publish that was refused for a reason of its own."""
+        return self._error(request_id, fault.message, fault.code)
+
     def resend_started(self, request: Resend) -> bytes | None:
         """ResendResponseResending goes just before the first message (facts/streamr.md, section 6)."""
         return self._resend_response(ControlType.RESEND_RESPONSE_RESENDING, request)

@@ -10,7 +10,7 @@ identity: they get an offset and are found by offset only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from catchment import model
@@ -81,6 +81,15 @@ class Store(Protocol):
 
     def find(self, protocol: model.Protocol, entry_id: bytes) -> model.Row | None:
         """The hot row with this id; None when unknown or dropped."""
+
+    def find_all(self, protocol: model.Protocol, entry_ids: Sequence[bytes]) -> list[model.Row | None]:
+        """`find` for many ids, seen at one moment and in their order."""
+
+    def rows_of(self, protocol: model.Protocol) -> Iterator[model.Row]:
+        """Every hot row of a protocol that has a place in the order, by offset: for a state that is a fold over them.
+
+        Meant for protocols whose rows stay hot; rows dropped are passed over.
+        """
 
     def drop(self, before: int, *, limit: int) -> int:
         """Drop up to `limit` hot rows with offsets below `before`, keep their keys, and return how many went."""

@@ -39,7 +39,7 @@ from catchment.store.environment import (
     random_epoch,
     sync_folders,
 )
-from catchment.store.names import LONGEST_KEY, Fresh, Names, NameView, Naming, short_key
+from catchment.store.names import LONGEST_KEY, TOPIC_OF, Fresh, Names, NameView, Naming, short_key
 
 _FLOOR_KEY: Final = b"floor"
 _USER_PREFIX: Final = b"user:"
@@ -47,6 +47,7 @@ _USER_PREFIX: Final = b"user:"
 _ID_IS_IDENTITY: Final = 1 << 63
 """Set in an order value when the entry is identified by its id: such entries may share an order key."""
 
+_PAGE_ROWS: Final = 512
 _FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PROBE_BYTES: Final = 1 << 20
 _CORRUPT: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
@@ -156,7 +157,8 @@ class LmdbStore:
 
     def _append(self, txn: _Txn, entries: Sequence[model.Entry], fresh: Fresh) -> list[int]:
         numbers, intern = self._names.numbers, self._names.intern
-        topics, publishers, chains = numbers[Naming.TOPIC], numbers[Naming.PUBLISHER], numbers[Naming.CHAIN]
+        topics = [numbers[naming] for naming in TOPIC_OF]
+        publishers, chains = numbers[Naming.PUBLISHER], numbers[Naming.CHAIN]
         epoch, offset = self._epoch_of(txn), self._next_of(txn)
         order = txn.cursor(db=self._db.order)
         rows: list[tuple[bytes, bytes]] = []
@@ -171,7 +173,8 @@ class LmdbStore:
                 offsets.append(base.DUPLICATE)
                 continue
             else:
-                topic = topics.get(entry.topic) or intern(txn, Naming.TOPIC, entry.topic, fresh)
+                protocol = entry.protocol
+                topic = topics[protocol].get(entry.topic) or intern(txn, TOPIC_OF[protocol], entry.topic, fresh)
                 publisher = publishers.get(entry.publisher) or intern(txn, Naming.PUBLISHER, entry.publisher, fresh)
                 chain = chains.get(entry.chain) or intern(txn, Naming.CHAIN, entry.chain, fresh)
                 key = records.entry_order(entry, (topic, publisher, chain))
@@ -236,7 +239,7 @@ class LmdbStore:
         if limit < 1:
             raise ValueError("a page holds at least one place")
         with self._read() as txn:
-            topic = self._names.look_up(txn, Naming.TOPIC, question.topic.name)
+            topic = self._names.look_up(txn, TOPIC_OF[question.topic.protocol], question.topic.name)
             publisher, chain = self._filter(txn, question)
             if topic is None or publisher is None or chain is None:
                 return [], None
@@ -304,7 +307,7 @@ class LmdbStore:
             return _order_key(steps[0][0], self._names.view(txn)) if len(steps) > count else None
 
     def _last_steps(self, txn: _Txn, topic: model.Topic, count: int) -> list[tuple[bytes, bytes]]:
-        number = self._names.look_up(txn, Naming.TOPIC, topic.name)
+        number = self._names.look_up(txn, TOPIC_OF[topic.protocol], topic.name)
         if number is None or count < 1:
             return []
         prefix = records.topic_prefix(number, topic.partition)
@@ -351,18 +354,45 @@ class LmdbStore:
         Raises:
             StoreCorrupt: the row does not match its checksum or its id.
         """
+        return self.find_all(protocol, (entry_id,))[0]
+
+    def find_all(self, protocol: model.Protocol, entry_ids: Sequence[bytes]) -> list[model.Row | None]:
+        """See `Store.find_all`.
+
+        Raises:
+            StoreCorrupt: a row does not match its checksum or its id.
+        """
+        rows: list[model.Row | None] = []
         with self._read() as txn:
-            value = txn.get(_id_key(protocol, entry_id), db=self._db.ids)
-            if value is None:
-                return None
-            offset = records.unpack_offset(value)
-            data = self._record(txn, offset, self._floor_of(txn))
-            if data is None:
-                return None
-            row = records.decode(data, offset, self._names.view(txn))
-            if (row.entry.protocol, row.entry.id) != (protocol, entry_id):
-                raise errors.StoreCorrupt(f"the record at offset {offset} does not belong to the id that leads to it")
-            return row
+            floor, names = self._floor_of(txn), self._names.view(txn)
+            for entry_id in entry_ids:
+                value = txn.get(_id_key(protocol, entry_id), db=self._db.ids)
+                offset = -1 if value is None else records.unpack_offset(value)
+                data = None if value is None else self._record(txn, offset, floor)
+                row = None if data is None else records.decode(data, offset, names)
+                if row is not None and (row.entry.protocol, row.entry.id) != (protocol, entry_id):
+                    raise errors.StoreCorrupt(
+                        f"the record at offset {offset} does not belong to the id that leads to it"
+                    )
+                rows.append(row)
+        return rows
+
+    def rows_of(self, protocol: model.Protocol) -> Iterator[model.Row]:
+        """See `Store.rows_of`. Read in pages, each in a transaction of its own.
+
+        Raises:
+            StoreCorrupt: a row does not match its checksum.
+        """
+        with self._read() as txn:
+            topics = self._names.numbers_of(txn, TOPIC_OF[protocol])
+            order = txn.cursor(db=self._db.order)
+            offsets = sorted(offset for topic in topics for offset in _offsets_below(order, topic))
+        for start in range(0, len(offsets), _PAGE_ROWS):
+            with self._read() as txn:
+                floor, names = self._floor_of(txn), self._names.view(txn)
+                found = [(offset, self._record(txn, offset, floor)) for offset in offsets[start : start + _PAGE_ROWS]]
+                page = [records.decode(data, offset, names) for offset, data in found if data is not None]
+            yield from (row for row in page if row.entry.protocol is protocol)
 
     def drop(self, before: int, *, limit: int) -> int:
         """See `Store.drop`.
@@ -530,6 +560,16 @@ class LmdbStore:
             stat = txn.stat(db)
             used += (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
         return used
+
+
+def _offsets_below(order: lmdb.Cursor[bytes], topic: int) -> Iterator[int]:
+    """The offsets of every place of a topic, whatever its partition."""
+    prefix = records.pack_number(topic)
+    if order.set_range(prefix):
+        for key, value in order:
+            if not key.startswith(prefix):
+                return
+            yield records.unpack_offset(value) & ~_ID_IS_IDENTITY
 
 
 def _id_key(protocol: model.Protocol, entry_id: bytes) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -107,7 +107,7 @@ class MemoryStore:
         if identity is not None:
             entry = row.entry
             self._identities[identity] = row.offset
-            steps = self._order.setdefault(model.Topic(entry.topic, entry.partition), [])
+            steps = self._order.setdefault(model.Topic(entry.topic, entry.partition, entry.protocol), [])
             insort(steps, (self._key(entry.order_key, intern=True), bool(entry.id), row.offset))
 
     def _key(self, key: model.OrderKey, *, intern: bool = False) -> bytes:
@@ -179,6 +179,18 @@ class MemoryStore:
             offset = self._identities.get((protocol, entry_id))
             return None if offset is None else self._rows.get(offset)
 
+    def find_all(self, protocol: model.Protocol, entry_ids: Sequence[bytes]) -> list[model.Row | None]:
+        """See `Store.find_all`."""
+        with self._lock:
+            found = [self._identities.get((protocol, entry_id)) for entry_id in entry_ids]
+            return [None if offset is None else self._rows.get(offset) for offset in found]
+
+    def rows_of(self, protocol: model.Protocol) -> Iterator[model.Row]:
+        """See `Store.rows_of`."""
+        with self._lock:
+            rows = list(self._rows.values())
+        return (row for row in rows if row.entry.protocol is protocol and row.entry.kind not in records.UNINDEXED)
+
     def drop(self, before: int, *, limit: int) -> int:
         """See `Store.drop`."""
         with self._lock:
@@ -230,4 +242,4 @@ def _identity(entry: model.Entry) -> object:
         return None
     if entry.id:
         return entry.protocol, entry.id
-    return entry.topic, entry.partition, entry.order_key
+    return entry.protocol, entry.topic, entry.partition, entry.order_key

@@ -33,6 +33,12 @@ class Naming(IntEnum):
     TOPIC = 1
     PUBLISHER = 2
     CHAIN = 3
+    POPSTELLAR_TOPIC = 4
+    MOSAIC_TOPIC = 5
+
+
+TOPIC_OF: Final = (Naming.TOPIC, Naming.TOPIC, Naming.POPSTELLAR_TOPIC, Naming.MOSAIC_TOPIC)
+"""What a topic's name is interned as, by the number of its protocol: equal names of two protocols are two topics."""
 
 
 Fresh: TypeAlias = dict[tuple[Naming, str], int]
@@ -61,6 +67,18 @@ class Names:
             if stored is not None:
                 number = int.from_bytes(records.without_checksum(key, stored), "big")
         return number
+
+    def numbers_of(self, txn: _Txn, naming: Naming) -> list[int]:
+        """The numbers of all names of a kind."""
+        prefix = bytes((naming,))
+        numbers: list[int] = []
+        with txn.cursor(db=self._db) as cursor:
+            if cursor.set_range(prefix):
+                for key, stored in cursor:
+                    if not key.startswith(prefix):
+                        break
+                    numbers.append(int.from_bytes(records.without_checksum(key, stored), "big"))
+        return numbers
 
     def intern(self, txn: _Txn, naming: Naming, name: str, fresh: Fresh) -> int:
         """The number of a name, given now if it has none.
