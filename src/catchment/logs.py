@@ -37,6 +37,11 @@ BURST: Final = 20
 PER_SECOND: Final = 2.0
 """Records that one place in the code may log at once, and in the long run."""
 
+PRIVATE_KEY: Final = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL
+)
+"""In PEM form, also when its end is cut off."""
+
 _SECRETS: Final = (
     # A named value in a query, a form, JSON or Python: apiKey, session_token, tls-key-password, ... "monkey" is none.
     (
@@ -48,7 +53,7 @@ _SECRETS: Final = (
     ),
     (re.compile(r"\b(bearer|basic|token)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
     (re.compile(r"(\w://)[^\s/@]+@"), rf"\1{HIDDEN}@"),
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL), HIDDEN),
+    (PRIVATE_KEY, HIDDEN),
 )
 
 _hidden: set[str] = set()

@@ -29,6 +29,7 @@ MODULES: Final[Mapping[str, str]] = {
     "keys": "catchment.cli.data",
     "lake": "catchment.cli.lake",
     "simulate": "catchment.cli.simulate",
+    "doctor": "catchment.cli.doctor",
 }
 """Where each command lives. Only the one that was asked for is imported: Arrow alone takes longer than a publish."""
 

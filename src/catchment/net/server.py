@@ -391,7 +391,7 @@ def _lock_folder(folder: Path) -> IO[str]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "node.lock").open("w")
+        lock = (folder / "node.lock").open("a+")
     except OSError as error:
         raise UserError(
             f"The data folder {folder} cannot be used: {error.strerror}. Give another with --data."
@@ -399,10 +399,16 @@ def _lock_folder(folder: Path) -> IO[str]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
+        lock.seek(0)
+        holder = lock.read(20).strip()
         lock.close()
         raise UserError(
-            f"The data folder {folder} is in use by another node. Stop it, or give another with --data."
+            f"The data folder {folder} is in use by another node{f' (process {holder})' if holder.isdigit() else ''}. "
+            "Stop it, or give another with --data."
         ) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
     return lock
 
 

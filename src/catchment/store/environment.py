@@ -79,6 +79,26 @@ def open_environment(path: Path, map_sizes: Sequence[int]) -> lmdb.Environment:
     ) from refused
 
 
+def peek(path: Path) -> bytes:
+    """The node's name in a store, without writing anything: for a look beside a running node.
+
+    Raises:
+        UserError: there is no store that this version can read.
+    """
+    try:
+        with (
+            lmdb.open(str(path), readonly=True, max_dbs=len(Databases._fields), max_readers=MAX_READERS) as env,
+            env.begin() as txn,
+        ):
+            meta = env.open_db(b"meta", txn=txn, create=False)
+            _check_format(txn.get(_FORMAT_KEY, db=meta), path)
+            return records.without_checksum(NODE_KEY, txn.get(NODE_KEY, b"", db=meta))
+    except lmdb.NotFoundError:
+        raise errors.UserError(f"{path} holds a database that is not a store: choose another folder") from None
+    except lmdb.Error as error:
+        raise errors.UserError(f"the store in {path} cannot be read ({error})") from None
+
+
 def prepare(env: lmdb.Environment, path: Path, random_bytes: Callable[[int], bytes]) -> tuple[Databases, bytes]:
     """Open the databases of a store, or make them, in one transaction; and the node's name.
 
