@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from catchment.core.broker import Broker, Publish, Status
 from catchment.core.limits import NoteQuota
 from catchment.core.subscriptions import Form, Subscriptions
 from catchment.errors import OurFault, StoreCorrupt, StoreFull
+from catchment.store.base import Place
 from catchment.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000_000
@@ -447,3 +449,67 @@ def test_whatever_comes(batches: list[list[tuple[int, model.Verdict]]], failing:
     assert b"".join(sink.written) == b"".join(b"message %d\n" % timestamp for timestamp in stored)
     assert served(store) == sorted(stored)
     assert [timestamp for kind, timestamp, _ in kinds(store) if kind is model.Kind.MESSAGE] == stored
+
+
+class TestFreeIdentity:
+    """A message whose protocol gives it no sequence is kept under the next free one."""
+
+    def unnumbered(self, origin: Recorder, content: bytes, *, signed: bool = False) -> Publish:
+        made = entry(1, raw=content)
+
+        def renumber(places: Sequence[Place]) -> model.Entry | None:
+            if signed and any(place.row is not None and place.row.entry.raw == content for place in places):
+                return None
+            return msgspec.structs.replace(made, sequence=max(place.key.sequence for place in places) + 1)
+
+        publish = submission(origin, made)
+        publish.renumber = renumber
+        return publish
+
+    def test_in_one_batch_and_in_several(self, broker: Broker, store: FailingStore, origin: Recorder) -> None:
+        other = submission(origin, entry(1, publisher="0xcd"))
+        batch = [self.unnumbered(origin, b"%d" % number) for number in range(5)]
+        assert run(broker, batch[0], other, *batch[1:]) == [Status.STORED] * 6
+        assert run(broker, self.unnumbered(origin, b"5")) == [Status.STORED]
+        kept = [row.entry for row in store.read(0, 10) if row.entry.publisher == "0xab"]
+        assert [(each.sequence, each.raw) for each in kept] == [(number, b"%d" % number) for number in range(6)]
+
+    def test_what_is_delivered_is_what_was_kept(self, broker: Broker, origin: Recorder) -> None:
+        reader = Recorder()
+        form = Form("sequence", lambda entry: b"%d " % entry.sequence)
+        broker.subscriptions.add(RIVER, form, reader)
+        run(broker, *(self.unnumbered(origin, b"%d" % number) for number in range(3)))
+        assert b"".join(reader.written) == b"0 1 2 "
+
+    def test_a_repeat_is_a_repeat(self, broker: Broker, store: FailingStore, origin: Recorder) -> None:
+        def signed(content: bytes) -> Publish:
+            return self.unnumbered(origin, content, signed=True)
+
+        contents = [b"a", b"b", b"a", b"b", b"c"]
+        stored, repeated = Status.STORED, Status.DUPLICATE
+        assert run(broker, *map(signed, contents)) == [stored, stored, repeated, repeated, stored]
+        assert run(broker, *map(signed, contents)) == [repeated] * 5
+        kept = [row.entry for row in store.read(0, 50) if row.entry.kind is model.Kind.MESSAGE]
+        assert [(each.sequence, each.raw) for each in kept] == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+    def test_a_full_store_fails_what_was_moved(self, broker: Broker, store: FailingStore, origin: Recorder) -> None:
+        run(broker, self.unnumbered(origin, b"a"))
+        append = store.append
+
+        def fails_the_second_time(entries: Sequence[model.Entry]) -> list[int]:
+            store.fault = StoreFull("full") if len(entries) == 1 and entries[0].sequence else None
+            return append(entries)
+
+        store.append = fails_the_second_time  # type: ignore[method-assign]
+        assert run(broker, self.unnumbered(origin, b"b"), submission(origin, entry(2))) == [
+            Status.FAILED,
+            Status.STORED,
+        ]
+        assert broker.failing == "full"
+
+    def test_more_than_a_page_of_one_time(
+        self, broker: Broker, origin: Recorder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("catchment.core.broker.SAME_TIME", 2)
+        for number in range(7):
+            assert run(broker, self.unnumbered(origin, b"%d" % number)) == [Status.STORED]
