@@ -19,8 +19,36 @@ MAX_HEAD: Final = 16 * 1024
 HANDSHAKE_SECONDS: Final = 10
 """facts/reliability.md, "Slow-loris": ten seconds for a request's head."""
 
+STALL_SECONDS: Final = 60
+"""How long an answer may wait for a peer that reads nothing of it."""
+
 _UPGRADE: Final = re.compile(rb"\r\nupgrade[ \t]*:[ \t]*websocket[ \t]*\r\n", re.IGNORECASE)
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class PatientProtocol(HttpToolsProtocol):
+    """Uvicorn's protocol, patient with a peer that does not read its answer, but not for ever."""
+
+    _stalled: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly; from now on it has `STALL_SECONDS` to take some of it."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has."""
+        self._forget()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It went."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def _forget(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
 
 
 class HttpApp:
@@ -33,7 +61,7 @@ class HttpApp:
 
     def protocol(self) -> HttpToolsProtocol:
         """A protocol for one connection."""
-        return HttpToolsProtocol(config=self._config, server_state=self._state, app_state={})
+        return PatientProtocol(config=self._config, server_state=self._state, app_state={})
 
     def close(self) -> None:
         """End the connections that are open; each finishes the response it is sending."""

@@ -7,11 +7,11 @@ resend of any length neither grows the node nor delays anyone else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from catchment import metrics, model
 from catchment.net.outbox import HIGH_WATER, Outbox
@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 PAGE_ROWS: Final = 512
 PAGE_BYTES: Final = HIGH_WATER
 """A page ends with the row that reaches either."""
+
+
+Shaped = TypeVar("Shaped")
 
 
 class Peer(Protocol):
@@ -62,24 +65,49 @@ class Resender:
         peer.outbox.write(self._frame(session.resend_ended(request, count)))
 
     async def _send_all(self, peer: Peer, request: Resend) -> int:
-        loop = asyncio.get_running_loop()
-        topic = request.question.topic
-        left = model.MAX_SAFE_INTEGER if request.last is None else request.last
-        after: model.OrderKey | None = None
-        if request.last is not None:
-            after = await loop.run_in_executor(self._readers, self._history.before_last, topic, left)
         sent = 0
-        more = left > 0
-        while more and await peer.outbox.room():
-            page, after = await loop.run_in_executor(
-                self._readers,
-                partial(self._history.range, request.question, after=after, limit=PAGE_ROWS, max_bytes=PAGE_BYTES),
-            )
-            page = page[: left - sent]
-            self._send_page(peer, request, page, first=sent == 0)
-            sent += len(page)
-            more = after is not None and sent < left
+        if not await peer.outbox.room():
+            return sent
+        async with contextlib.aclosing(self.pages(request.question, list, last=request.last)) as pages:
+            async for page in pages:
+                self._send_page(peer, request, page, first=sent == 0)
+                sent += len(page)
+                if not await peer.outbox.room():
+                    break
         return sent
+
+    async def pages(
+        self, question: model.Range, shape: Callable[[Sequence[model.Row]], Shaped], *, last: int | None = None
+    ) -> AsyncGenerator[Shaped, None]:
+        """History page by page; the next is read when it is asked for.
+
+        Args:
+            question: which messages.
+            shape: makes of a page what is wanted, on the thread that read it.
+            last: only so many from the end of the topic.
+        """
+        loop = asyncio.get_running_loop()
+        left = model.MAX_SAFE_INTEGER if last is None else last
+        after: model.OrderKey | None = None
+        if last is not None:
+            after = await loop.run_in_executor(self._readers, self._history.before_last, question.topic, left)
+        while left > 0:
+            shaped, count, after = await loop.run_in_executor(self._readers, self._page, question, after, left, shape)
+            left -= count
+            yield shaped
+            if after is None:
+                return
+
+    def _page(
+        self,
+        question: model.Range,
+        after: model.OrderKey | None,
+        left: int,
+        shape: Callable[[Sequence[model.Row]], Shaped],
+    ) -> tuple[Shaped, int, model.OrderKey | None]:
+        page, after = self._history.range(question, after=after, limit=PAGE_ROWS, max_bytes=PAGE_BYTES)
+        page = page[:left]
+        return shape(page), len(page), after
 
     def _send_page(self, peer: Peer, request: Resend, page: Sequence[model.Row], *, first: bool) -> None:
         if not page:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from catchment.web import streamr_login, streamr_permissions, streamr_streams
+from catchment.web import streamr_data, streamr_fields, streamr_login, streamr_permissions, streamr_streams
 from catchment.web.rest import App, RestNode, make_router
 
 PREFIX: Final = "/api/v1"
 
 ROUTES: Final = (
     *streamr_login.ROUTES,
+    *streamr_data.ROUTES,
+    *streamr_fields.ROUTES,
     *streamr_permissions.ROUTES,
     *streamr_streams.ROUTES,
     *streamr_streams.LAST,
