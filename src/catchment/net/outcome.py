@@ -6,6 +6,7 @@ import asyncio
 
 from catchment import model
 from catchment.core.broker import Publish, Status
+from catchment.errors import PeerFault
 from catchment.net.ingest import Ingest
 
 
@@ -21,11 +22,19 @@ class _Waiting:
         if not self.end.done():
             self.end.set_result((status, verdict))
 
+    def refused(self, request_id: str, fault: PeerFault) -> None:
+        """Be told why it was refused."""
+        if not self.end.done():
+            self.end.set_exception(fault)
+
 
 async def outcome(ingest: Ingest, publish: Publish, *, sender: str) -> tuple[Status, model.Verdict]:
     """Have a message judged, committed and delivered, and return how that ended.
 
     Waits for room first: whoever publishes faster than the disk takes it is slowed down.
+
+    Raises:
+        PeerFault: it was refused, for a reason given in the protocol's own words.
     """
     while ingest.full:
         roomy = asyncio.Event()
