@@ -27,6 +27,7 @@ MODULES: Final[Mapping[str, str]] = {
     "sub": "catchment.cli.data",
     "resend": "catchment.cli.data",
     "keys": "catchment.cli.data",
+    "bench": "catchment.cli.bench",
     "lake": "catchment.cli.lake",
     "simulate": "catchment.cli.simulate",
     "doctor": "catchment.cli.doctor",
