@@ -23,7 +23,7 @@ import msgspec
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-from catchment import config, lake, metrics
+from catchment import __version__, config, lake, metrics
 from catchment.config import MIB, Settings
 from catchment.core.access import Access
 from catchment.core.broker import Broker
@@ -257,7 +257,7 @@ class Node:
             READ_BUFFER,
         )
 
-    def _upgrade(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
+    def _upgrade(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
         """Choose the dialect by the path; refuse in HTTP what no dialect takes."""
         target = request.path.decode("latin-1")
         path, _, query = target.partition("?")
@@ -271,7 +271,7 @@ class Node:
             session = dialect.open(dict(parse_qsl(query)), self.access)
         except PeerFault as fault:
             return _refuse(400, fault.message + "\n")
-        return Connection(
+        connection = Connection(
             session,
             ingest=self.ingest,
             resender=self.resender,
@@ -279,6 +279,9 @@ class Node:
             on_opened=self.connections.add,
             on_closed=self._closed,
         )
+        # Our own client sees by this that publishes are acknowledged (docs/decisions/0005-publish-acknowledgement.md).
+        accepted = WSUpgradeResponse.create_101_response({"Catchment-Version": __version__})
+        return WSUpgradeResponseWithListener(accepted, connection)
 
     def _closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
