@@ -125,6 +125,8 @@ class Broker:
         """Why the last commit failed; None when it did not."""
         self.observe: Callable[[model.Topic, Sequence[model.Entry]], None] | None = None
         """Told what was committed, topic by topic."""
+        self.forward: Callable[[Sequence[Publish]], None] | None = None
+        """Told what was committed and from whom, to pass it on to other nodes."""
         self.quota = quota
         self._notes: list[model.Entry] = []
         self._admitted: list[Publish] = []
@@ -331,11 +333,9 @@ class Broker:
             self._deliver_topic(model.Topic(*topic), entries)
             if self.observe is not None:
                 self.observe(model.Topic(*topic), entries)
-        for publish in told:
-            if publish.fault is None:
-                publish.origin.published(publish.request_id, publish.status, publish.entry.verdict)
-            else:
-                publish.origin.refused(publish.request_id, publish.fault)
+        if self.forward is not None:
+            self.forward([publish for publish in batch if publish.status is stored])
+        _answer(told)
         for counted, ended in runs.items():
             _counter(*counted).inc(len(ended))
 
@@ -354,6 +354,15 @@ def _refuse(publish: Publish, fault: PeerFault, verdict: model.Verdict) -> None:
     publish.status = Status.REFUSED
     publish.fault = fault
     publish.entry = msgspec.structs.replace(publish.entry, kind=model.Kind.REFUSED, verdict=verdict)
+
+
+def _answer(told: Sequence[Publish]) -> None:
+    """Tell publishers how their messages ended."""
+    for publish in told:
+        if publish.fault is None:
+            publish.origin.published(publish.request_id, publish.status, publish.entry.verdict)
+        else:
+            publish.origin.refused(publish.request_id, publish.fault)
 
 
 @functools.cache

@@ -29,10 +29,15 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._topics: dict[model.Topic, dict[Form, dict[Sink, None]]] = {}
+        self.on_change: Callable[[model.Topic], None] | None = None
+        """Told when somebody has begun to want a topic, or nobody does any more."""
 
     def add(self, topic: model.Topic, form: Form, sink: Sink) -> None:
         """Deliver `topic` to `sink` from now on."""
+        first = topic not in self._topics
         self._topics.setdefault(topic, {}).setdefault(form, {})[sink] = None
+        if first and self.on_change is not None:
+            self.on_change(topic)
 
     def remove(self, topic: model.Topic, form: Form, sink: Sink) -> None:
         """Deliver `topic` to `sink` no more; not being subscribed is fine."""
@@ -45,6 +50,8 @@ class Subscriptions:
             del forms[form]
         if not forms:
             del self._topics[topic]
+            if self.on_change is not None:
+                self.on_change(topic)
 
     def of(self, topic: model.Topic) -> Mapping[Form, Iterable[Sink]]:
         """The subscribers of a topic by form; empty when there are none."""

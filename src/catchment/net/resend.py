@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeVar
 
 from catchment import metrics, model
-from catchment.net.outbox import HIGH_WATER, Outbox
-from catchment.sessions.base import Resend, Session
+from catchment.net.outbox import HIGH_WATER
+from catchment.sessions.base import Resend, Resending
 from catchment.store.history import History
 
 log = logging.getLogger(__name__)
@@ -32,47 +32,58 @@ class Peer(Protocol):
     """The connection a resend goes to."""
 
     @property
-    def session(self) -> Session:
+    def session(self) -> Resending:
         """Words the messages."""
 
-    @property
-    def outbox(self) -> Outbox:
+    def send_all(self, payloads: Sequence[bytes]) -> None:
         """Takes them."""
+
+    async def room(self) -> bool:
+        """Waits until the peer has read enough; False when it is gone."""
 
 
 class Resender:
     """Runs resends for all connections over a few reader threads."""
 
-    def __init__(self, history: History, *, frame: Callable[[bytes], bytes], threads: int = 2) -> None:
+    def __init__(self, history: History, *, threads: int = 2) -> None:
         self._history = history
-        self._frame = frame
+        self.elsewhere: Callable[[Resend], AsyncIterator[Sequence[model.Entry]]] | None = None
+        """Asks other nodes for history that is not here, page by page."""
         self._readers = ThreadPoolExecutor(threads, thread_name_prefix="reader")
 
     def close(self) -> None:
         """End the threads; pages under way are finished."""
         self._readers.shutdown(wait=True, cancel_futures=True)
 
-    async def run(self, peer: Peer, request: Resend) -> None:
-        """Answer one request. A failure of ours is answered too and leaves the connection as it was."""
+    async def run(self, peer: Peer, request: Resend, *, elsewhere: bool = True) -> None:
+        """Answer one request. A failure of ours is answered too and leaves the connection as it was.
+
+        Args:
+            peer: who asked.
+            request: for what.
+            elsewhere: whether other nodes may be asked when there is nothing here.
+        """
         session = peer.session
         try:
             count = await self._send_all(peer, request)
+            if not count and elsewhere and self.elsewhere is not None:
+                count = await self._pass_on(peer, request, self.elsewhere(request))
         except Exception:
             # Our fault whatever it is; the peer must not wait for ever.
             log.exception("a resend of %r failed", request.question.topic)
-            peer.outbox.write(self._frame(session.resend_failed(request)))
+            peer.send_all([session.resend_failed(request)])
             return
-        peer.outbox.write(self._frame(session.resend_ended(request, count)))
+        peer.send_all([session.resend_ended(request, count)])
 
     async def _send_all(self, peer: Peer, request: Resend) -> int:
         sent = 0
-        if not await peer.outbox.room():
+        if not await peer.room():
             return sent
-        async with contextlib.aclosing(self.pages(request.question, list, last=request.last)) as pages:
+        async with contextlib.aclosing(self.pages(request.question, _entries, last=request.last)) as pages:
             async for page in pages:
                 self._send_page(peer, request, page, first=sent == 0)
                 sent += len(page)
-                if not await peer.outbox.room():
+                if not await peer.room():
                     break
         return sent
 
@@ -109,12 +120,26 @@ class Resender:
         page = page[:left]
         return shape(page), len(page), after
 
-    def _send_page(self, peer: Peer, request: Resend, page: Sequence[model.Row], *, first: bool) -> None:
+    async def _pass_on(self, peer: Peer, request: Resend, pages: AsyncIterator[Sequence[model.Entry]]) -> int:
+        """Send what another node answers."""
+        sent = 0
+        async for page in pages:
+            if not await peer.room():
+                break
+            self._send_page(peer, request, page, first=sent == 0)
+            sent += len(page)
+        return sent
+
+    def _send_page(self, peer: Peer, request: Resend, page: Sequence[model.Entry], *, first: bool) -> None:
         if not page:
             return
         session = peer.session
         started = session.resend_started(request) if first else None
         payloads = [] if started is None else [started]
-        payloads.extend(session.resend_message(request, row.entry) for row in page)
-        peer.outbox.write(b"".join([self._frame(payload) for payload in payloads]))
+        payloads.extend(session.resend_message(request, entry) for entry in page)
+        peer.send_all(payloads)
         metrics.RESENT.inc(len(page))
+
+
+def _entries(page: Sequence[model.Row]) -> list[model.Entry]:
+    return [row.entry for row in page]

@@ -36,7 +36,7 @@ from catchment.net.registrar import Registrar
 from catchment.net.resend import Resender
 from catchment.net.tls import TLS_SETTINGS, ServerTls
 from catchment.net.tls import load as load_certificate
-from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection, frame
+from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection
 from catchment.sessions.registry import BY_PATH, DIALECTS
 from catchment.store.history import History
 from catchment.store.lmdb import LmdbStore
@@ -102,7 +102,7 @@ class Node:
         threads = settings.verify_threads or len(os.sched_getaffinity(0))
         self.ingest = Ingest(self.broker, threads=threads, limit=settings.ingest_bytes)
         history = History(self.store, self.lake_address)
-        self.resender = Resender(history, frame=frame)
+        self.resender = Resender(history)
         self.registrar = Registrar(self.access, self.store, history, self.ingest)
         await self.registrar.load()
         self.http = HttpApp(make_app(self))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
@@ -163,6 +163,16 @@ class Connection(WSListener):
     def refused(self, request_id: str, fault: PeerFault) -> None:
         """Tell the peer why a publish was refused."""
         self.outbox.write(frame(self.session.refused(request_id, fault)))
+
+    # What a resend calls.
+
+    def send_all(self, payloads: Sequence[bytes]) -> None:
+        """Send payloads, each in a frame of its own."""
+        self.outbox.write(b"".join([frame(payload) for payload in payloads]))
+
+    async def room(self) -> bool:
+        """Wait until the peer has read enough; False when it is gone."""
+        return await self.outbox.room()
 
     # What the server calls.
 

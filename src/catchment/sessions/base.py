@@ -48,7 +48,23 @@ class Resend(msgspec.Struct, frozen=True, gc=False):
 Command = Send | Publish | Subscribe | Unsubscribe | Resend
 
 
-class Session(Protocol):
+class Resending(Protocol):
+    """How a protocol words the answer to a resend."""
+
+    def resend_started(self, request: Resend) -> bytes | None:
+        """Word what goes before the first message of a resend."""
+
+    def resend_message(self, request: Resend, entry: model.Entry) -> bytes:
+        """Word one message of a resend."""
+
+    def resend_ended(self, request: Resend, count: int) -> bytes:
+        """Word the end of a resend that sent `count` messages."""
+
+    def resend_failed(self, request: Resend) -> bytes:
+        """Word the failure of a resend that was our fault."""
+
+
+class Session(Resending, Protocol):
     """A conversation with one peer."""
 
     protocol: model.Protocol
@@ -68,15 +84,3 @@ class Session(Protocol):
 
     def refused(self, request_id: str, fault: PeerFault) -> bytes:
         """Word the refusal of a `Publish` whose check or gate gave a reason."""
-
-    def resend_started(self, request: Resend) -> bytes | None:
-        """Word what goes before the first message of a resend."""
-
-    def resend_message(self, request: Resend, entry: model.Entry) -> bytes:
-        """Word one message of a resend."""
-
-    def resend_ended(self, request: Resend, count: int) -> bytes:
-        """Word the end of a resend that sent `count` messages."""
-
-    def resend_failed(self, request: Resend) -> bytes:
-        """Word the failure of a resend that was our fault."""

@@ -115,7 +115,7 @@ class StreamrSession:
             usual = publish.read(data)
             if usual is not None:
                 request_id = usual.request_id
-                return (self._publish(usual, now),)
+                return (self.publish(usual, now),)
             if legacy.is_request(data):
                 old = legacy.decode_request(data)
                 if isinstance(old, legacy.PublishRequest):
@@ -126,7 +126,7 @@ class StreamrSession:
             request_id = request.request_id
             if request.type is ControlType.PUBLISH_REQUEST:
                 parsed, raw = message.read(bytes(request.message))
-                return (self._publish(Published(request_id, parsed, raw, request.session_token), now),)
+                return (self.publish(Published(request_id, parsed, raw, request.session_token), now),)
             return (self._handle(request, now),)
         except PeerFault as fault:
             metrics.REQUESTS_INVALID.labels("streamr", fault.reason).inc()
@@ -181,7 +181,12 @@ class StreamrSession:
         text = f"Failed to resend from stream {topic.name} and partition {topic.partition}. Ask again later."
         return self._error(request.request_id, text, ErrorCode.RESEND_FAILED)
 
-    def _publish(self, request: Published, now: int) -> Publish:
+    def publish(self, request: Published, now: int) -> Publish:
+        """A message somebody wants kept and delivered.
+
+        Raises:
+            PeerFault: it cannot be taken, whatever its signature proves.
+        """
         parsed, raw = request.message, request.raw
         check_time(parsed, now)
         unnumbered = isinstance(parsed, OffsetMessage)
@@ -265,7 +270,12 @@ class StreamrSession:
         self._topics.discard(topic)
         return Unsubscribe(topic, self._stream_response(ControlType.UNSUBSCRIBE_RESPONSE, request.request_id, topic))
 
-    def _resend(self, request: Control, now: int) -> Command:
+    def resend(self, request: Control, now: int) -> Resend:
+        """The history a request asks for.
+
+        Raises:
+            PeerFault: it may not be read, or the request contradicts itself.
+        """
         topic = self._check_subscribe(request, now)
         if request.type is ControlType.RESEND_LAST_REQUEST:
             return Resend(request.request_id, model.Range(topic), last=min(request.number_last, MAX_RESEND_LAST))
@@ -327,8 +337,8 @@ _REFUSALS: Final = {
 _HANDLERS: Final[Mapping[ControlType, Callable[[StreamrSession, Control, int], Command]]] = {
     ControlType.SUBSCRIBE_REQUEST: StreamrSession._subscribe,
     ControlType.UNSUBSCRIBE_REQUEST: StreamrSession._unsubscribe,
-    ControlType.RESEND_LAST_REQUEST: StreamrSession._resend,
-    ControlType.RESEND_FROM_REQUEST: StreamrSession._resend,
-    ControlType.RESEND_RANGE_REQUEST: StreamrSession._resend,
+    ControlType.RESEND_LAST_REQUEST: StreamrSession.resend,
+    ControlType.RESEND_FROM_REQUEST: StreamrSession.resend,
+    ControlType.RESEND_RANGE_REQUEST: StreamrSession.resend,
 }
 """What each request does; a type that is not here is none."""

@@ -277,20 +277,25 @@ def encode(message: TrackerMessage) -> bytes:
                     VERSION,
                     TrackerType.INSTRUCTION_MESSAGE,
                     message.request_id,
-                    *message.topic,
+                    message.topic.name,
+                    message.topic.partition,
                     message.node_addresses,
                     counter,
                 )
             )
         case StorageNodesRequest():
-            return _encode((VERSION, TrackerType.STORAGE_NODES_REQUEST, message.request_id, *message.topic))
+            topic = message.topic
+            return _encode(
+                (VERSION, TrackerType.STORAGE_NODES_REQUEST, message.request_id, topic.name, topic.partition)
+            )
         case StorageNodesResponse():
             return _encode(
                 (
                     VERSION,
                     TrackerType.STORAGE_NODES_RESPONSE,
                     message.request_id,
-                    *message.topic,
+                    message.topic.name,
+                    message.topic.partition,
                     message.node_addresses,
                 )
             )
