@@ -4,7 +4,8 @@ One thread appends and drops; any thread reads. `tests/store/test_contract.py` r
 implementation.
 
 Identity (DESIGN.md, "The entry"): an entry with an `id` is identified by (protocol, id); one without is identified by
-its order key (topic, partition, timestamp, sequence, publisher, chain). `REFUSED` and `DUPLICATE` entries have no
+its order key (topic, partition, timestamp, sequence, publisher, chain). Entries with an id whose protocol asks by terms
+(`postings.py`) stand in no topic's order. `REFUSED` and `DUPLICATE` entries have no
 identity: they get an offset and are found by offset only.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from catchment import model
+from catchment.store.postings import Postings
 
 DUPLICATE: Final = -1
 """Stands in `Store.append`'s answer for an entry whose identity the log already has."""
@@ -45,6 +47,10 @@ class Store(Protocol):
     @property
     def first_hot_offset(self) -> int:
         """No hot row has a smaller offset."""
+
+    @property
+    def postings(self) -> Postings:
+        """Entries by what they are about, for protocols that ask so."""
 
     def append(self, entries: Sequence[model.Entry]) -> list[int]:
         """Keep a batch, whole or not at all, and return once it is on disk.

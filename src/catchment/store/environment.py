@@ -39,6 +39,8 @@ class Databases(NamedTuple):
     ids: lmdb._Database
     names: lmdb._Database
     meta: lmdb._Database
+    postings: lmdb._Database
+    kept: lmdb._Database
 
 
 def random_epoch(random_bytes: Callable[[int], bytes]) -> int:
@@ -118,6 +120,9 @@ def prepare(env: lmdb.Environment, path: Path, random_bytes: Callable[[int], byt
                 ids=env.open_db(b"ids", txn=txn, create=made),
                 names=env.open_db(b"names", txn=txn, create=made),
                 meta=meta,
+                # Stores made before there were any get them now.
+                postings=env.open_db(b"postings", txn=txn),
+                kept=env.open_db(b"kept", txn=txn),
             )
             if made:
                 node, epoch = random_bytes(16), records.pack_offset(random_epoch(random_bytes))

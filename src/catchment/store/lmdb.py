@@ -1,12 +1,13 @@
 """The store contract in LMDB: the durable hot log of a node (DESIGN.md, "The entry", the LMDB paragraph).
 
-Five databases in one environment, every number in a key big-endian so that bytes sort as numbers:
+Seven databases in one environment, every number in a key big-endian so that bytes sort as numbers:
 
     rows   offset -> record (`records.py`); written at the end only, dropped from the front
     order  topic, partition, timestamp, sequence, publisher, chain -> offset
     ids    protocol, id -> offset
     names  the intern table: kind, name -> number, and number -> kind, name
     meta   format, node, epoch, floor, and the named values of `put_meta`
+    postings, kept   entries by what they are about, for protocols that ask so (`postings.py`)
 
 Commits use LMDB's default sync (facts/performance.md, "Traps": it loses nothing in a power cut). Another process may
 have the store open too: LMDB lets one write at a time, and what a write builds on is read inside its transaction. The
@@ -24,6 +25,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import lmdb
@@ -40,6 +42,7 @@ from catchment.store.environment import (
     sync_folders,
 )
 from catchment.store.names import LONGEST_KEY, TOPIC_OF, Fresh, Names, NameView, Naming, short_key
+from catchment.store.postings import Extract, LmdbPostings
 
 _FLOOR_KEY: Final = b"floor"
 _USER_PREFIX: Final = b"user:"
@@ -67,6 +70,7 @@ class LmdbStore:
         node: bytes,
         max_bytes: int | None,
         random_bytes: Callable[[int], bytes],
+        extracts: Mapping[model.Protocol, Extract],
     ) -> None:
         self._env = env
         self._db = databases
@@ -74,6 +78,7 @@ class LmdbStore:
         self._node = node
         self._random_bytes = random_bytes
         self._names = Names(databases.names)
+        self.postings = LmdbPostings(databases.postings, databases.kept, extracts, self._read)
         self._writing = threading.Lock()
         self.max_bytes = max_bytes
         self._page_size = env.stat()["psize"]
@@ -86,6 +91,7 @@ class LmdbStore:
         map_size: int | None = None,
         max_bytes: int | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        extracts: Mapping[model.Protocol, Extract] = MappingProxyType({}),
     ) -> LmdbStore:
         """Open the store in a folder, made with its parents if it is not there.
 
@@ -94,6 +100,7 @@ class LmdbStore:
             map_size: the most bytes the store can ever hold; by default the largest of `MAP_SIZES` the system grants.
             max_bytes: refuse batches that would bring the bytes in use over this many.
             random_bytes: where the node's name and the epochs come from.
+            extracts: by which terms the entries of a protocol are found; of one that is not here, by none.
 
         Raises:
             UserError: the folder cannot be used; the text says why and what to do.
@@ -104,7 +111,15 @@ class LmdbStore:
         try:
             databases, node = prepare(env, folder, random_bytes)
             sync_folders(folder)
-            return cls(env, databases, path=folder, node=node, max_bytes=max_bytes, random_bytes=random_bytes)
+            return cls(
+                env,
+                databases,
+                path=folder,
+                node=node,
+                max_bytes=max_bytes,
+                random_bytes=random_bytes,
+                extracts=extracts,
+            )
         except BaseException:
             env.close()
             raise
@@ -164,6 +179,7 @@ class LmdbStore:
         rows: list[tuple[bytes, bytes]] = []
         offsets: list[int] = []
         refused, repeat = model.Kind.REFUSED, model.Kind.DUPLICATE
+        extracts, filing = self.postings.extracts, self.postings.writer(txn)
         for entry in entries:
             value = records.pack_offset(offset)
             kind = entry.kind
@@ -172,6 +188,9 @@ class LmdbStore:
             elif entry.id and not txn.put(_id_key(entry.protocol, entry.id), value, overwrite=False, db=self._db.ids):
                 offsets.append(base.DUPLICATE)
                 continue
+            elif entry.id and entry.protocol in extracts:
+                record = records.encode_inline(entry, offset, epoch)
+                filing.add(entry, offset)
             else:
                 protocol = entry.protocol
                 topic = topics[protocol].get(entry.topic) or intern(txn, TOPIC_OF[protocol], entry.topic, fresh)
@@ -187,6 +206,7 @@ class LmdbStore:
             rows.append((value, record))
             offsets.append(offset)
             offset += 1
+        filing.finish()
         _, added = txn.cursor(db=self._db.rows).putmulti(rows, append=True)
         assert added == len(rows), "rows grow at their end only"
         return offsets

@@ -11,12 +11,15 @@ import os
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from catchment import errors, model
 from catchment.store import base, records
+from catchment.store.memory_postings import MemoryPostings
+from catchment.store.postings import Extract
 
 _ANY: Final = model.Topic("", 0)
 """Keys are kept apart by topic already, so the topic within them is always this one."""
@@ -31,12 +34,20 @@ class MemoryStore:
     Args:
         max_bytes: refuse batches that would bring the records kept over this many bytes.
         random_bytes: where the node's name and the epochs come from.
+        extracts: by which terms the entries of a protocol are found.
     """
 
-    def __init__(self, *, max_bytes: int | None = None, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(
+        self,
+        *,
+        max_bytes: int | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+        extracts: Mapping[model.Protocol, Extract] = MappingProxyType({}),
+    ) -> None:
         self._random_bytes = random_bytes
         self._max_bytes = max_bytes
         self._lock = threading.RLock()
+        self.postings = MemoryPostings(extracts, self._lock)
         self._node = random_bytes(16)
         self._epoch = int.from_bytes(random_bytes(8), "big") >> 1
         self._rows: dict[int, model.Row] = {}
@@ -107,6 +118,9 @@ class MemoryStore:
         if identity is not None:
             entry = row.entry
             self._identities[identity] = row.offset
+            if entry.id and entry.protocol in self.postings.extracts:
+                self.postings.add(entry, row.offset)
+                return
             steps = self._order.setdefault(model.Topic(entry.topic, entry.partition, entry.protocol), [])
             insort(steps, (self._key(entry.order_key, intern=True), bool(entry.id), row.offset))
 
