@@ -28,6 +28,7 @@ MODULES: Final[Mapping[str, str]] = {
     "resend": "catchment.cli.data",
     "keys": "catchment.cli.data",
     "bench": "catchment.cli.bench",
+    "users": "catchment.cli.users",
     "lake": "catchment.cli.lake",
     "simulate": "catchment.cli.simulate",
     "doctor": "catchment.cli.doctor",

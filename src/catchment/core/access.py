@@ -28,6 +28,8 @@ __all__ = ["ANONYMOUS", "Access", "Caller"]
 Doing = Literal["publish", "subscribe"]
 
 
+_STREAMR: Final = model.Protocol.STREAMR
+
 MAX_SEEN: Final = 1_000_000
 """(stream, publisher) pairs that are remembered of an open node; more are served all the same, but not listed."""
 
@@ -236,19 +238,18 @@ class Access:
             self._granted[change.stream] = frozenset(
                 (operation, each.user) for each in after.permissions for operation in admin.expand(each.operation)
             )
-        if isinstance(change, admin.StreamCreated):
-            self._next_permission = max(self._next_permission, change.first_permission + len(admin.OPERATIONS))
-        elif isinstance(change, admin.PermissionGranted):
-            self._next_permission = max(self._next_permission, change.id + 1)
+        self._next_permission = max(self._next_permission, admin.next_permission((change,)))
 
     # Whom an open node has seen.
 
     def note(self, topic: model.Topic, entries: Sequence[model.Entry]) -> None:
         """Remember who published where; called with what was committed."""
+        if topic.protocol is not _STREAMR:
+            return
         seen = self._seen.get(topic.name)
         if seen is None:
-            if entries[0].protocol is not model.Protocol.STREAMR or not topic.name or recipient_of(topic.name):
-                return  # another protocol's, the log's own entries, key exchange
+            if not topic.name or recipient_of(topic.name) is not None:
+                return  # the log's own entries; key exchange
             if self._seen_count >= MAX_SEEN:
                 return
             seen = self._seen[topic.name] = set()

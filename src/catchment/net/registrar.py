@@ -105,7 +105,7 @@ class Registrar:
             for row in rows:
                 entry = row.entry
                 if entry.kind is model.Kind.MESSAGE:
-                    self.access.note(model.Topic(entry.topic, entry.partition), (entry,))
+                    self.access.note(model.Topic(entry.topic, entry.partition, entry.protocol), (entry,))
             start += PAGE
 
     async def reload(self) -> None:

@@ -86,7 +86,7 @@ class Node:
         """
         settings = self.settings
         self._tls = ServerTls(settings) if settings.tls_cert or settings.tls_key else None
-        self._lock = _lock_folder(self.folder)
+        self._lock = lock_folder(self.folder)
         self._forget_ready_file()
         self.store = LmdbStore.open(self.folder / "store", max_bytes=settings.store_bytes or None)
         self.sealer = Sealer(self.store, self.lake_address, lock_path=self.folder / "seal.lock")
@@ -386,7 +386,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _lock_folder(folder: Path) -> IO[str]:
+def lock_folder(folder: Path) -> IO[str]:
     """Make the data folder ours for as long as the file is open; two nodes on one log would each deliver half.
 
     Raises:

@@ -192,7 +192,9 @@ class Route:
         self.path = path
         self.pages = {method.upper(): page for method, page in pages.items()}
         # Only a stream's id may hold slashes.
-        pattern = re.sub(r"\{(\w+)\}", lambda found: rf"(?P<{found[1]}>{'.+' if found[1] == 'id' else '[^/]+'})", path)
+        pattern = re.sub(
+            r"\{(\w+)\}", lambda found: rf"(?P<{found[1]}>{'[^/].*' if found[1] == 'id' else '[^/]+'})", path
+        )
         self.pattern = re.compile(pattern)
 
 

@@ -244,6 +244,17 @@ def fold(changes: Iterable[Change]) -> dict[str, Stream]:
     return streams
 
 
+def next_permission(changes: Iterable[Change]) -> int:
+    """A number that no permission has or had after these changes."""
+    number = 1
+    for change in changes:
+        if isinstance(change, StreamCreated):
+            number = max(number, change.first_permission + len(OPERATIONS))
+        elif isinstance(change, PermissionGranted):
+            number = max(number, change.id + 1)
+    return number
+
+
 def expand(operation: str) -> tuple[str, ...]:
     """The operations a name stands for, in its old or its new form.
 
