@@ -34,6 +34,8 @@ class Server:
 
     pid: int
     port: int
+    folder: Path = Path()
+    """Where it keeps what it keeps."""
     cpu_at_end: float = 0.0
     """User and system time of its whole life, children included, once it has ended."""
 
@@ -90,7 +92,7 @@ class Peer:
                     cwd=folder,
                     env=environment | os.environ,
                 )
-            server = Server(process.pid, 0)
+            server = Server(process.pid, 0, folder)
             try:
                 server.port = self._wait_for_port(process, folder)
                 yield server

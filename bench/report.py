@@ -2,6 +2,7 @@
 
     python bench/report.py RESULT.json               write the table into docs/performance.md and the plot beside it
     python bench/report.py RESULT.json --print       only show the table
+    python bench/report.py RESULT.json --same OTHER.json      whether two runs name the same winners
 
 No figure on that page is typed by hand: what stands between its two markers is written from here.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from machine import ROOT, BenchError
 from peers import OURS
-from results import Measured, Run, notes, ratios, spread, verdict, winner
+from results import Measured, Run, agreement, least, notes, ratios, spread, verdict
 from workloads import RECOVER, THREE, VERIFY, fanout_name
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -71,12 +72,6 @@ def _ratio_mark(measured: Measured, name: str) -> str:
     return f"{statistics.median(per_round):.2f} {MARKS[verdict(ours, theirs)]}".strip()
 
 
-def least(run: Run, measured: Measured, only: Sequence[str] | None = None) -> str:
-    """The winner among real servers; floors do not take part."""
-    servers = [name for name in measured.samples if name not in run.floors and (only is None or name in only)]
-    return winner({name: measured.figures(name) for name in servers}) if len(servers) > 1 else ""
-
-
 # --- details: a row for each case and server -----------------------------------------------------------------------
 
 
@@ -128,9 +123,11 @@ def goals(run: Run) -> Iterator[tuple[str, str, str]]:
     signed = run.case("signed")
     if signed and VERIFY in signed.samples:
         for bare, what in ((VERIFY, "verifying with a known key"), (RECOVER, "recovering the key")):
-            values = ratios(signed.figures(bare), signed.figures(OURS))
             goal = "at least 0.85" if bare == VERIFY else ""
-            yield f"signed ingest beside coincurve {what}, by CPU on one core", spread(values, ".2f"), goal
+            values = ratios(signed.figures(bare), signed.figures(OURS))
+            yield f"signed ingest beside coincurve {what}: by CPU, sealing included", spread(values, ".2f"), goal
+            rates = [[sample.rate for sample in signed.samples[name]] for name in (OURS, bare)]
+            yield f"signed ingest beside coincurve {what}: by rate", spread(ratios(*rates), ".2f"), goal
     resend = run.case("resend-all")
     if resend and OURS in resend.samples:
         grown = [sample.extra["grown_mb"] for sample in resend.samples[OURS]]
@@ -262,6 +259,10 @@ def plot(run: Run, path: Path) -> None:
             label = None
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    for row in range(0, len(cases), 2):
+        axes.axhspan(row - 0.5, row + 0.5, color="black", alpha=0.04, linewidth=0)
+    axes.set_ylim(-0.5, len(cases) - 0.5)
     axes.set_yticks(range(len(cases)), [f"{measured.case.title}\n{measured.case.unit}" for measured in cases])
     axes.tick_params(axis="y", labelsize=8)
     axes.invert_yaxis()
@@ -273,15 +274,29 @@ def plot(run: Run, path: Path) -> None:
     pyplot.close(figure)
 
 
+def compare(first: Run, second: Run) -> int:
+    """Show the winners of two runs; exit code 1 when they disagree, or have nothing in common."""
+    found = agreement(first, second)
+    if not found:
+        raise BenchError("the two runs have no case in common with a winner to compare; one round names none")
+    rows = [["", first.started, second.started, ""]]
+    rows += [[title, one, two, "same" if same else "DIFFERENT"] for title, one, two, same in found]
+    print("\n".join(_aligned(rows)))
+    return 0 if all(same for *_, same in found) else 1
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="bench/report.py", description="A result of bench/run.py as a page and a plot."
     )
     parser.add_argument("result", type=Path, help="a file that bench/run.py wrote")
     parser.add_argument("--print", action="store_true", help="only show the table")
+    parser.add_argument("--same", type=Path, metavar="OTHER", help="whether another run names the same winners")
     parsed = parser.parse_args(arguments)
     try:
         run = Run.load(parsed.result)
+        if parsed.same:
+            return compare(run, Run.load(parsed.same))
         if parsed.print:
             print(as_text(run))
         else:

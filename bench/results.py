@@ -77,6 +77,8 @@ class Run:
     started: str
     command: str
     seconds: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
+    """Seconds of each workload."""
     versions: dict[str, str] = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)
     """What each server does with a message, in a few words."""
@@ -146,6 +148,30 @@ def winner(figures: Mapping[str, Sequence[float]]) -> str:
     best = min(figures, key=lambda name: statistics.median(figures[name]))
     level = [name for name, values in figures.items() if name == best or min(values) <= max(figures[best])]
     return best if level == [best] else "even: " + ", ".join([best, *(name for name in level if name != best)])
+
+
+def least(run: Run, measured: Measured, only: Sequence[str] | None = None) -> str:
+    """The winner among real servers; floors do not take part."""
+    servers = [name for name in measured.samples if name not in run.floors and (only is None or name in only)]
+    return winner({name: measured.figures(name) for name in servers}) if len(servers) > 1 else ""
+
+
+def agreement(first: Run, second: Run) -> list[tuple[str, str, str, bool]]:
+    """(case, winner of the first run, of the second, whether they agree) for each case both have.
+
+    A run that found a case even agrees with one that named one of those it found even.
+    """
+    found = []
+    for measured in first.cases:
+        other = second.case(measured.case.name)
+        if other is None or not (one := least(first, measured)) or not (two := least(second, other)):
+            continue
+        found.append((measured.case.title, one, two, bool(_best(one) & _best(two))))
+    return found
+
+
+def _best(named: str) -> set[str]:
+    return set(named.removeprefix("even: ").split(", "))
 
 
 def notes(run: Run) -> list[str]:

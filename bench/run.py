@@ -87,7 +87,9 @@ def run(parsed: argparse.Namespace, command: str) -> Run:
     os.sched_setaffinity(0, {cores.generator})
     try:
         for name in parsed.workload:
+            started = time.monotonic()
             result.cases += measure(WORKLOADS[name], peers, parsed.plan, cores)
+            result.spent[name] = round(time.monotonic() - started, 1)
     finally:
         os.sched_setaffinity(0, {cores.server, cores.generator})
         progress("")
@@ -163,7 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = parsed.json or RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
         result.save(path)
         print(report.as_text(result))
-        print(f"\n{result.seconds:.0f} s. Everything behind it: {path}")
+        spent = ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.spent.items())
+        print(f"\n{result.seconds:.0f} s ({spent}). Everything behind it: {path}")
         if parsed.docs:
             report.write_docs(result)
         else:

@@ -86,7 +86,9 @@ def test_goals_are_differences_and_ratios_of_the_same_rounds(run: Run) -> None:
         "0.28 (0.25-0.30)",
         "0.150 (0.100-0.200)",
         "0.80 (0.80-0.80)",
+        "1.00 (1.00-1.00)",
         "0.90 (0.90-0.90)",
+        "1.00 (1.00-1.00)",
         "1.5 (1.5-1.5)",
     ]
 
@@ -147,3 +149,25 @@ def test_a_result_can_be_shown_without_touching_the_page(
     assert report.main([str(tmp_path / "result.json"), "--print"]) == 0
     assert "the case fanout-100-64" in capsys.readouterr().out
     assert report.PAGE.read_bytes() == before
+
+
+def test_two_runs_are_compared_by_their_winners(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    run.save(first)
+    run.cases[0].samples["streams"] = [Sample(0.9), Sample(0.9)]  # even before, now this node wins: they agree
+    run.save(second)
+    assert report.main([str(first), "--same", str(second)]) == 0
+    assert "DIFFERENT" not in capsys.readouterr().out
+    run.cases[1].samples["streams"] = [Sample(20.0), Sample(20.0)]
+    run.save(second)
+    assert report.main([str(first), "--same", str(second)]) == 1
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "DIFFERENT" in line)
+    assert line.split() == ["the", "case", "ingest-1", "streams", "catchment", "DIFFERENT"]
+
+
+def test_runs_without_winners_cannot_be_compared(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for measured in run.cases:
+        measured.samples = {name: samples[:1] for name, samples in measured.samples.items()}
+    run.save(tmp_path / "one.json")
+    assert report.main([str(tmp_path / "one.json"), "--same", str(tmp_path / "one.json")]) == 1
+    assert "one round names none" in capsys.readouterr().err

@@ -124,6 +124,8 @@ def test_a_server_that_keeps_has_all_it_acknowledged(name: str, cores: Cores) ->
         visit.measure("wide", "ingest", window=64, **FEW)
         visit.measure("narrow", "ingest", window=1, messages=20, warmup=5)
         visit.check()
+        on_disk = sum(path.stat().st_size for path in visit.server.folder.rglob("*") if path.is_file())
+        assert on_disk > 375 * 300, "it keeps them in memory only"
         last = visit.measure("last", "resend", total=375, count=30, times=3, warmup=1)
         assert visit.published == 375
         # One more than is there: noticed, and no figure. JetStream waits for the message that is to come.
