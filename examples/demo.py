@@ -1,8 +1,9 @@
 """The whole way once: a node, signed messages with a known dose of trouble, the lake, Spark, and one table at the end.
 
-`make demo` runs it. A node is started on a free port of loopback; twelve publishers send signed messages to four
-streams, and some of what they send is forged, repeated, out of order or missing. Then the log is sealed and checked,
-the Spark pipeline runs, and what it found is compared with what was put in: exit code 1 when they differ.
+`make demo` runs it. A node is started on a free port of loopback; twelve publishers of all eras of Streamr send
+messages to four streams, and some of what they send is forged, repeated, out of order or missing. Then the log is
+sealed and checked, the Spark pipeline runs, and what it found is compared with what was put in: exit code 1 when they
+differ.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import polars as pl
+from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -30,8 +34,29 @@ from catchment.crypto.ethereum import Signer
 from catchment.lake import table_address
 from catchment.pipeline.jobs import STEPS, run_pipeline
 from catchment.store.proof import verify_lake
+from catchment.wire.streamr import control, convert, message
 
 STREAMS = ("demo/weather", "demo/trades", "demo/traffic", "demo/energy")
+
+
+class Era(NamedTuple):
+    """What a publisher speaks, and which trouble can be seen in it afterwards."""
+
+    control: int
+    message: int
+    trouble: tuple[str, ...] = ("forged", "repeated", "out of order", "lost")
+
+
+NEWEST = Era(2, 32)
+ERAS = {
+    "demo/weather": (NEWEST, Era(1, 31), Era(0, 29, ("forged", "repeated", "out of order"))),
+    "demo/trades": (NEWEST, NEWEST, Era(1, 30)),
+    "demo/traffic": (NEWEST, Era(1, 31), Era(0, 29, ("forged", "repeated", "out of order"))),
+    # Before messages were signed nothing could be forged, and no repeat be told from a new message.
+    "demo/energy": (NEWEST, Era(1, 30), Era(0, 28, ("out of order",))),
+}
+"""The publishers of each stream. Control 0 has no references to previous messages, so nothing can be missed."""
+
 PUBLISHERS = 3
 IN_FLIGHT = 256
 MARKER = "made-by-the-demo"
@@ -46,17 +71,20 @@ class Script:
 
     def __init__(self, stream: str, number: int, count: int, chance: random.Random) -> None:
         self.stream = stream
+        self.era = ERAS[stream][number]
         self.injected: Counter[str] = Counter()
         signer = Signer(chance.randbytes(32))
         chain = Chain(stream, 0, signer=signer, chain_id=f"demo-{number}")
         start = now_ms() - count
-        made = [chain.make(_content(stream, chance, at), start + at) for at in range(count)]
+        contents = [_content(stream, chance, at) for at in range(count)]
+        if self.era.control == 0:
+            made = [_legacy_request(stream, self.era, signer, contents[at], start + at) for at in range(count)]
+        else:
+            made = [_in_era(chain.make(contents[at], start + at), self.era) for at in range(count)]
         self.frames: list[bytes] = []
         # Trouble is kept apart, so that one lost message is one gap and one swap is one latecomer.
         spots = iter(chance.sample(range(10, count - 10, 5), k=count // 20))
-        roles = {
-            next(spots): role for role in ("forged", "repeated", "out of order", "lost") for _ in range(count // 100)
-        }
+        roles = {next(spots): role for role in self.era.trouble for _ in range(count // 100)}
         at = 0
         while at < count:
             at += self._send(made, at, roles.get(at))
@@ -86,8 +114,59 @@ def _content(stream: str, chance: random.Random, at: int) -> str:
     return msgspec.json.encode(reading).decode()
 
 
-async def publish(url: str, script: Script, advance: object) -> Counter[str]:
+def _in_era(raw: bytes, era: Era) -> bytes:
+    """The message of a chain as its publisher's version writes it; what is signed is the same."""
+    return raw if era is NEWEST else message.encode(convert.to_version(message.decode(raw), era.message))
+
+
+def _legacy_request(stream: str, era: Era, signer: Signer, content: str, timestamp: int) -> bytes:
+    """A publish request of control 0: the node makes the message."""
+    request = {"type": "publish", "stream": stream, "authKey": "", "msg": content, "ts": timestamp}
+    if era.message == 29:
+        payload = f"{stream}{timestamp}{signer.address}{content}"
+        request |= {"addr": signer.address, "sigtype": 1, "sig": signer.sign(payload.encode())}
+    return msgspec.json.encode(request)
+
+
+class OldClient(WSListener):
+    """A publisher of control 0 or 1: its answers have no request id, so they are only counted."""
+
+    def __init__(self, answered: Callable[[str], None]) -> None:
+        self._answered = answered
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        """Take an answer."""
+        if frame.msg_type == WSMsgType.TEXT:
+            answer = control.decode(frame.get_payload_as_bytes())
+            self._answered("refused" if answer.error_message else answer.outcome)
+
+
+async def publish_as_of_old(url: str, script: Script, advance: Callable[[], None]) -> Counter[str]:
+    """Send a script in an older version and count the node's answers."""
+    answers: Counter[str] = Counter()
+    room = asyncio.Semaphore(IN_FLIGHT)
+
+    def answered(outcome: str) -> None:
+        answers[outcome] += 1
+        room.release()
+        advance()
+
+    era = script.era
+    query = f"controlLayerVersion={era.control}&messageLayerVersion={era.message}&publishAck=1"
+    transport, _ = await ws_connect(lambda: OldClient(answered), f"{url}/api/v1/ws?{query}")
+    for raw in script.frames:
+        await room.acquire()
+        transport.send(WSMsgType.TEXT, raw if era.control == 0 else b"[1,8,%b,null]" % raw)
+    await _all_released(room)
+    transport.disconnect()
+    await transport.wait_disconnected()
+    return answers
+
+
+async def publish(url: str, script: Script, advance: Callable[[], None]) -> Counter[str]:
     """Send a script and count the node's answers."""
+    if script.era is not NEWEST:
+        return await publish_as_of_old(url, script, advance)
     answers: Counter[str] = Counter()
     room = asyncio.Semaphore(IN_FLIGHT)
 
@@ -97,7 +176,7 @@ async def publish(url: str, script: Script, advance: object) -> Counter[str]:
         except Refused:
             answers["refused"] += 1
         room.release()
-        advance()  # type: ignore[operator]
+        advance()
 
     async with StreamrClient(url) as client, asyncio.TaskGroup() as waiting:
         for raw in script.frames:
@@ -247,7 +326,8 @@ def main() -> int:
     agree &= not report.problems
     console.print(
         f"Digest chain of the raw log: {'intact' if not report.problems else report.problems}. "
-        f"{sum(len(script.frames) for script in scripts):,} signed messages in {time.monotonic() - started:.0f} s."
+        f"{sum(len(script.frames) for script in scripts):,} messages of every version "
+        f"in {time.monotonic() - started:.0f} s."
     )
     console.print("[bold green]Everything agrees.[/]" if agree else "[bold red]They do NOT agree.[/]")
     _tell_how_to_query(console, lake)

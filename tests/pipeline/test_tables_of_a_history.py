@@ -17,6 +17,7 @@ from catchment.errors import UserError
 from catchment.pipeline.columns import TABLES, WRITTEN
 from catchment.pipeline.jobs import STEPS, Checkpoint, last_plan, run_pipeline
 from catchment.pipeline.tables import LakeTable
+from catchment.wire.streamr import convert
 from catchment.wire.streamr import message as streamr
 
 from .lakes import START, Node, contents, entry, everything, expected, found, history, repeat, signed, table
@@ -107,6 +108,33 @@ def test_a_hole_opens_with_time_shrinks_and_is_filled(spark: SparkSession, tmp_p
     assert after(entry(messages[2], zero + 80_000_000)) == [(1, 2, "filled")]
     filled = contents(tmp_path, "gaps")[0]
     assert (filled["filled_at"] - filled["since"]).total_seconds() == 79
+
+
+def test_older_versions_are_messages_and_key_exchanges_are_not(spark: SparkSession, tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    zero = START * 1000
+    rows = []
+    for version in (28, 29, 30, 31, 32):
+        made = signed((START + version, 0), stream=f"0xab/{version}", chain="" if version < 30 else "c")
+        rows.append(entry(convert.to_version(made, version), zero + version))
+    exchange = "SYSTEM/keyexchange/" + signed((START, 0)).msg_id.publisher_id
+    requests = []
+    for step in range(4):
+        made = signed((START + step, 0), (START + step - 1, 0) if step else None, stream=exchange)
+        request = msgspec.structs.replace(made, message_type=streamr.MessageType.GROUP_KEY_REQUEST)
+        requests.append(entry(request, zero + 100 + step))
+    assert {row.kind for row in requests} == {model.Kind.KEYEXCHANGE}
+    # One of them is lost, one comes twice: neither is a hole or a copy among messages.
+    rows += [requests[0], requests[3], repeat(requests[3], zero + 200), repeat(rows[4], zero + 300)]
+    node.keep(rows)
+    run_pipeline(str(tmp_path), spark=spark)
+    assert {(row["topic"], row["version"], row["verdict"]) for row in contents(tmp_path, "messages")} == {
+        ("0xab/28", 28, "unsigned"),
+        *((f"0xab/{version}", version, "ok") for version in (29, 30, 31, 32)),
+    }
+    assert [(row["topic"], row["copies"]) for row in contents(tmp_path, "duplicates")] == [("0xab/32", 1)]
+    assert contents(tmp_path, "gaps") == []
+    assert contents(tmp_path, "quarantine") == []
 
 
 def test_rows_that_lie_about_their_bytes_go_to_quarantine(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from catchment import lake, model
 from catchment.pipeline.verify import ASKED, CLAIMS, JUDGED_DDL, Judged, Role, chain_key, judge_batch, judge_row
+from catchment.wire.streamr import convert
 from catchment.wire.streamr import message as streamr
 
 from .lakes import START, entry, repeat, signed
@@ -48,6 +49,31 @@ def test_an_unsigned_message_is_one_too() -> None:
         signature=None,
     )
     assert judged(entry(bare, 0))[:3:2] == (Role.MESSAGE, "unsigned")
+
+
+def in_version(version: int, **changes: object) -> model.Entry:
+    """What a node keeps of a message of each version."""
+    made = convert.to_version(signed((START, 0), chain="" if version < 30 else "c"), version)
+    return entry(msgspec.structs.replace(made, **changes), START * 1000)
+
+
+@pytest.mark.parametrize(("version", "verdict"), [(28, "unsigned"), (29, "ok"), (30, "ok"), (31, "ok"), (32, "ok")])
+def test_messages_of_every_version(version: int, verdict: str) -> None:
+    made = in_version(version)
+    assert made.version == version
+    answer = judged(made)
+    assert (answer.role, answer.verdict, answer.content) == (Role.MESSAGE, verdict, "{}")
+    assert answer.chain_key == chain_key("streamr", made.topic, 0, made.publisher, made.chain)
+    if version > 28:
+        forged = in_version(version, content="[]")
+        assert judged(forged)[:3:2] == (Role.QUARANTINE, "bad_signature")
+
+
+@pytest.mark.parametrize("stream", ["SYSTEM/keyexchange/0x" + "ab" * 20, "0x" + "ab" * 20])
+def test_a_repeat_of_a_key_exchange_counts_for_nothing(stream: str) -> None:
+    answer = judged(repeat(msgspec.structs.replace(GOOD, topic=stream), 1))
+    assert answer.role is Role.NOTHING
+    assert len(answer.chain_key) == 8  # no chain's
 
 
 @pytest.mark.parametrize(

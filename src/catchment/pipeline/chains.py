@@ -107,7 +107,8 @@ def duplicates(rows: DataFrame, before: DataFrame | None, run: int) -> DataFrame
     all are copies. Counting from what was there before gives the same numbers whatever the cutting into runs.
     """
     is_message, is_fresh = sf.col("role") == int(Role.MESSAGE), sf.col(FILE_COLUMN).isNull()
-    several = rows.where((sf.col("role") != int(Role.QUARANTINE)) & ((sf.col("seen") > 1) | ~is_message))
+    counting = sf.col("role").isin(int(Role.MESSAGE), int(Role.NOTE))
+    several = rows.where(counting & ((sf.col("seen") > 1) | ~is_message))
     if before is not None:
         # Repeats may have been noted before the message itself came.
         alone = rows.where(is_message & is_fresh & (sf.col("seen") == 1))

@@ -112,7 +112,7 @@ MESSAGES: Final = Table(
         Column("kind", "string", "What it is: message."),
         Column("version", "int", "The wire version it came in."),
         Column("content", "string", "The content as the publisher sent it (JSON), encrypted where encryption says so."),
-        Column("encryption", "string", "How the content is encrypted: none, rsa or aes."),
+        Column("encryption", "string", "How the content is encrypted: none, rsa, aes or (Streamr 31) new_key_and_aes."),
         Column("group_key_id", "string", "The group key the content needs; null when it is not encrypted."),
         Column("node_verdict", "string", "What the node found."),
         Column("verdict", "string", "What the pipeline found from the signed bytes alone: ok or unsigned."),

@@ -19,13 +19,13 @@ import pyarrow as pa
 from blake3 import blake3
 
 from catchment import lake, model
-from catchment.wire.registry import read_again
+from catchment.wire.registry import is_key_exchange, read_again
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KINDS: Final = tuple(lake.kind_name(kind) for kind in (model.Kind.MESSAGE, model.Kind.REFUSED, model.Kind.DUPLICATE))
-"""The kinds of rows the tables of today are made from."""
+"""The kinds of rows the tables of today are made from. Key exchanges are none of them: they stay out of `messages`."""
 
 CLAIMS: Final = (
     "version",
@@ -61,6 +61,8 @@ class Role(IntEnum):
     NOTE = 1
     """A repeat the node noted by its id."""
     QUARANTINE = 2
+    NOTHING = 3
+    """A noted repeat of what is in no table: the note does not say of which kind the message was, its topic does."""
 
 
 class Judged(NamedTuple):
@@ -111,6 +113,8 @@ def judge_row(  # noqa: PLR0917 - called for every row, in the order of ASKED
     """
     names: tuple[str, int, str, str] = claims[1:5]  # type: ignore[assignment]  # the raw table's types
     if kind == _DUPLICATE:
+        if is_key_exchange(protocol, names[0]):
+            return Judged(Role.NOTHING, offset.to_bytes(8, "big", signed=True), _VERDICTS[model.Verdict.OK])
         return Judged(Role.NOTE, identity_key(protocol, entry_id, names), _VERDICTS[model.Verdict.OK])
     # Of another length than a chain's key, so no chain is touched.
     aside = offset.to_bytes(8, "big", signed=True)

@@ -11,10 +11,11 @@ from typing import Final
 
 import msgspec
 
-from catchment import model
+from catchment import lake, model
 from catchment.errors import PeerFault
 from catchment.wire.mosaic import record as mosaic
 from catchment.wire.streamr import message as streamr
+from catchment.wire.streamr.keyexchange import recipient_of
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
@@ -24,7 +25,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         entry: the log's line these bytes make; `received_at` is 0. None when they cannot be read.
         reason: why they were not accepted, in one sentence; empty when they were.
         content: the message's content as text, still encrypted where `encryption` is not "none".
-        encryption: "none", "rsa" or "aes".
+        encryption: "none", "rsa", "aes" or (Streamr 31 only) "new_key_and_aes".
         group_key_id: which key the content needs.
     """
 
@@ -77,10 +78,17 @@ _WHY_NO_RECORD: Final = {
 }
 
 
+_STREAMR: Final = lake.protocol_name(model.Protocol.STREAMR)
+
 READERS: Final[Mapping[model.Protocol, Callable[[bytes], Reading]]] = {
     model.Protocol.STREAMR: _read_streamr,
     model.Protocol.MOSAIC: _read_mosaic,
 }
+
+
+def is_key_exchange(protocol: str, topic: str) -> bool:
+    """Whether everything in a topic is key exchange; `protocol` as the lake names it."""
+    return protocol == _STREAMR and recipient_of(topic) is not None
 
 
 def read_again(protocol: model.Protocol, raw: bytes) -> Reading:
