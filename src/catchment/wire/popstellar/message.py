@@ -104,6 +104,11 @@ def witnessed(message_id: str, signature: WitnessSignature | Witnessed) -> bool:
     return ed25519.verify(key_bytes(signature.witness), key_bytes(message_id), key_bytes(signature.signature))
 
 
+def witness_id(late: Witnessed) -> str:
+    """What identifies a late witness signature in the log: each witness has one for each message."""
+    return ids.hash_len("witness", late.message_id, late.witness)
+
+
 def sign(data: bytes, signer: ed25519.Signer) -> Message:
     """Make a message out of encoded data."""
     text = encode_base64(data)
@@ -130,6 +135,29 @@ def to_entry(message: Message, channel: str, *, seconds: int, verdict: model.Ver
         verdict=verdict,
         received_at=received_at,
         raw=encode(message),
+    )
+
+
+def witness_entry(late: Witnessed, channel: str, *, received_at: int) -> model.Entry:
+    """The log's line for a witness signature that came after its message; each witness has one for each message."""
+    identity = key_bytes(witness_id(late))
+    return model.Entry(
+        kind=model.Kind.WITNESS,
+        protocol=model.Protocol.POPSTELLAR,
+        version=VERSION,
+        topic=channel,
+        partition=0,
+        publisher=late.witness,
+        chain="",
+        timestamp=0,
+        sequence=0,
+        prev_timestamp=None,
+        prev_sequence=None,
+        event_time=0,
+        id=identity,
+        verdict=model.Verdict.OK,
+        received_at=received_at,
+        raw=encode(late),
     )
 
 
