@@ -34,7 +34,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
 EXCEPTIONS = frozenset({("client", "catchment.core.ordering")})
 """A room may use a module of another: the client puts chains in order with the code the simulator runs."""
 
-PURE = ("wire", "sessions", "core", "crypto")
+PURE = ("wire", "sessions", "core", "crypto", "popstellar")
 WORLD = frozenset(
     {"asyncio", "socket", "ssl", "time", "random", "secrets", "select", "selectors", "subprocess", "uuid"}
 )

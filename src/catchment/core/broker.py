@@ -101,6 +101,7 @@ class Publish(msgspec.Struct, gc=False, eq=False):
         renumber: for messages whose protocol gives them no sequence: given everything at the same time of the same
             publisher and chain, the entry under a free identity, or None when the message is a repeat.
         gate: asked just before the commit.
+        subject: what the gate wants to know of it.
         fault: why it was refused, if a check or a gate said so.
     """
 
@@ -112,6 +113,7 @@ class Publish(msgspec.Struct, gc=False, eq=False):
     status: Status = Status.PENDING
     renumber: Callable[[Sequence[Place]], model.Entry | None] | None = None
     gate: Gate | None = None
+    subject: object = None
     fault: PeerFault | None = None
 
 
