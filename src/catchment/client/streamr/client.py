@@ -186,7 +186,7 @@ class StreamrClient:
         Raises:
             Refused: the node refused it.
             ConnectionEnded: the node cannot be reached.
-            UserError: it cannot be encrypted without a private key.
+            UserError: it cannot be encrypted: there is no private key, or the text is not JSON.
         """
         where = await self._partition(stream_id, partition, partition_key)
         text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
@@ -205,6 +205,11 @@ class StreamrClient:
 
     async def _publish_encrypted(self, chain: Chain, text: str, when: int) -> str:
         stream = await self._encrypted_stream(chain.stream_id)
+        try:
+            msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            # A reader knows by this that it has the right key.
+            raise UserError("Content to be encrypted must be JSON: publish a value, or text that is JSON.") from None
         key, next_key, start = stream.keys_for(chain, when)
         return await self._publish_next(chain, chain.make(text, start, key=key, next_key=next_key))
 
@@ -308,8 +313,10 @@ class StreamrClient:
             Refused: the node refused the subscription.
             ConnectionEnded: the node cannot be reached any more.
         """
-        happenings = self.happenings(stream_id, partition=partition, resend=resend, patience=patience, _events=False)
-        async with contextlib.aclosing(happenings) as messages:
+        topic = model.Topic(stream_id, partition)
+        opened = self._opened.pop(topic, None) if resend is None and patience is None else None
+        subscription = opened or await self._subscription(topic, resend, patience, events=False)
+        async with contextlib.aclosing(self._all_of(subscription)) as messages:
             async for each in messages:
                 assert isinstance(each, Received)
                 yield each
@@ -321,13 +328,15 @@ class StreamrClient:
         partition: int = 0,
         resend: History | None = None,
         patience: Patience | None = None,
-        _events: bool = True,
     ) -> AsyncGenerator[Happening, None]:
         """Like `subscribe`, with what went wrong in its place: `GapOpen`, `Undecryptable`, `ResendFailed`."""
         topic = model.Topic(stream_id, partition)
-        subscription = self._opened.pop(topic, None) if resend is None and not _events else None
-        if subscription is None:
-            subscription = await self._subscription(topic, resend, patience, events=_events)
+        subscription = await self._subscription(topic, resend, patience, events=True)
+        async with contextlib.aclosing(self._all_of(subscription)) as happenings:
+            async for each in happenings:
+                yield each
+
+    async def _all_of(self, subscription: Subscription) -> AsyncGenerator[Happening, None]:
         try:
             while (each := await subscription.next()) is not None:
                 yield each
@@ -335,9 +344,27 @@ class StreamrClient:
             self._subscriptions.discard(subscription)
             await subscription.close()
 
-    async def open_subscription(self, stream_id: str, *, partition: int = 0) -> Subscription:
-        """Subscribe now, and iterate later: the next `subscribe` to the same stream-partition goes on from here."""
+    async def open_subscription(
+        self,
+        stream_id: str,
+        *,
+        partition: int = 0,
+        resend: History | None = None,
+        patience: Patience | None = None,
+        events: bool = False,
+    ) -> Subscription:
+        """Subscribe now, and iterate later: returns when the node has said yes.
+
+        The plain form, without history and events, is what the next `subscribe` to the same stream-partition goes on
+        from; any other is iterated itself, and closed.
+
+        Raises:
+            Refused: the node refused the subscription.
+            ConnectionEnded: the node cannot be reached.
+        """
         topic = model.Topic(stream_id, partition)
+        if resend is not None or patience is not None or events:
+            return await self._subscription(topic, resend, patience, events=events)
         if topic not in self._opened:
             self._opened[topic] = await self._subscription(topic, None, None, events=False)
         return self._opened[topic]

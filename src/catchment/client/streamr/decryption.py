@@ -19,7 +19,7 @@ from catchment.crypto import groupkeys
 from catchment.crypto.groupkeys import CannotDecrypt
 from catchment.errors import CatchmentError, PeerFault
 from catchment.wire.streamr import keyexchange
-from catchment.wire.streamr.message import EncryptionType, StreamMessage
+from catchment.wire.streamr.message import EncryptionType, MessageType, StreamMessage
 
 NEW_KEY_AND_AES = 3
 """Message 31's encryptionType for the next key and the content together (facts/streamr.md, section 4)."""
@@ -46,8 +46,8 @@ class Opener:
             CannotDecrypt: it cannot be read, now or later.
         """
         made = received.message
-        if made.encryption_type is EncryptionType.NONE:
-            return received
+        if made.encryption_type is EncryptionType.NONE or made.message_type is not MessageType.STREAM_MESSAGE:
+            return received  # of a key-exchange message only the keys inside are encrypted
         if made.encryption_type is EncryptionType.RSA:
             raise CannotDecrypt("It is encrypted with RSA, which is for keys only.")
         group = Group(made.msg_id.stream_id, received.publisher)
