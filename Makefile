@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO_DATA ?= demo-data
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint format run bench reference lock clean
+.PHONY: help install demo test check lint format run bench reference docs lock clean
 
 help: ## Show this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -44,8 +44,13 @@ bench: install ## Measure this node beside other servers: ten minutes, needs a C
 reference: install ## Write the made parts of docs/settings.md, commands.md, metrics.md and tables.md anew
 	@$(BIN)/python scripts/reference.py
 
+docs: install ## Build the documentation site into site/; what is undocumented or broken fails
+	@$(BIN)/python scripts/reference.py --check
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in site/: open site/index.html"
+
 lock: install ## Choose dependency versions anew (needs uv)
 	@scripts/lock
 
 clean: ## Remove what was installed and made here
-	rm -rf $(VENV) .java build dist bench/build bench/results $(DEMO_DATA) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .java build dist site bench/build bench/results $(DEMO_DATA) .mypy_cache .ruff_cache .pytest_cache .hypothesis

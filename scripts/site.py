@@ -84,7 +84,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         place = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         there = OUTSIDE.get(place, place.removeprefix("docs/"))
         if files.get_file_from_path(there) is None or (place == there and not place.startswith("docs/")):
-            return text if not image else found[0]
+            # What is nowhere is left as it is: mkdocs warns, and the build fails.
+            return text if (ROOT / place).exists() and not image else found[0]
         link = posixpath.relpath(there, posixpath.dirname(here) or ".")
         return f"{image}[{text}]({link}{'#' + anchor if anchor else ''})"
 

@@ -27,7 +27,7 @@ SOURCE = ROOT / "src" / "catchment"
 README = ROOT / "README.md"
 PLANNED = {"store/blobs.py"}
 """Modules the pages name as missing."""
-NOT_OURS = {".venv", ".pytest_cache", ".ruff_cache", "node_modules", "build", "dist"}
+NOT_OURS = {".venv", ".pytest_cache", ".ruff_cache", "node_modules", "build", "dist", "site"}
 PAGES = sorted(path for path in ROOT.rglob("*.md") if not NOT_OURS & set(path.relative_to(ROOT).parts))
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
