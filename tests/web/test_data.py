@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from catchment import model
-from catchment.net import http, resend
+from catchment.net import http, resend, server
 from catchment.net.ingest import now_us
 from catchment.net.server import Node
 from catchment.store.sealing import retire
+from catchment.web import rest as rest_module
 from catchment.wire.streamr import message
 from catchment.wire.streamr.partition import partition_of
 
@@ -441,5 +442,49 @@ def test_fields_are_found_in_the_newest_message_and_kept_on_request(tmp_path: Pa
         assert (await rest.ok("POST", of("s") + "/fields", [{"name": "n"}]))["config"]["fields"] == [{"name": "n"}]
         assert (await rest.post(of("s") + "/fields", {"name": "n"})).status == 400
         assert (await rest.ok("GET", of("empty") + "/detectFields"))["config"]["fields"] == []
+
+    on_node(tmp_path, "open", conversation)
+
+
+def test_an_answer_under_way_ends_when_the_node_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that takes nothing holds a node that is told to end for no longer than its goodbye."""
+    monkeypatch.setattr(server, "GOODBYE_SECONDS", 0.1)
+    full = event_when_full(monkeypatch)
+
+    async def main() -> None:
+        async with rest_node(tmp_path) as (node, _):
+            chain = chain_of("s")
+            await publish_all(node, [chain.make(f'"{"x" * 20_000}"', 1000 + number) for number in range(1600)])
+            _, writer = await asyncio.open_connection("127.0.0.1", node.port, limit=2**16)
+            writer.write(f"GET /api/v1{FROM}?fromTimestamp=0&format=raw HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+            await asyncio.wait_for(full.wait(), 30)
+        writer.transport.abort()
+
+    asyncio.run(main())
+
+
+def test_what_eth_legacy_does_not_cover_is_not_believed(tmp_path: Path) -> None:
+    async def conversation(node: Node, rest: Rest) -> None:
+        signature = ALICE.sign(f"s1000{ALICE.address}{{}}".encode())
+        query = f"?ts=1000&address={ALICE.address}&signatureType=1&signature={signature}"
+        for more in ("", "&seq=5&msgChainId=x", "&seq=6"):
+            assert (await rest.ask("POST", DATA + query + more, raw=b"{}")).status == 200
+        (found,) = (await rest.get(LAST + "?count=9")).json
+        assert (found["sequenceNumber"], found["msgChainId"], found["signatureType"]) == (0, "", 1)
+
+    on_node(tmp_path, "open", conversation)
+
+
+def test_a_body_that_does_not_come_is_waited_for_no_longer_than_it_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest_module, "BODY_SECONDS", 0)
+
+    async def conversation(node: Node, rest: Rest) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        writer.write(f"POST /api/v1{DATA} HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n[1".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+        writer.close()
+        await writer.wait_closed()
 
     on_node(tmp_path, "open", conversation)

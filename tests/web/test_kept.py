@@ -218,9 +218,10 @@ def test_a_closed_node_is_set_up_from_an_empty_folder(tmp_path: Path) -> None:
             assert (await alice.ok("POST", "/streams", {"id": "other"}))["id"] == "other"
             # Added while the node runs: seen at the next login.
             await asyncio.to_thread(users, tmp_path, "add", "bob", "--password-stdin", stdin="pw\n")
-            await rest.ok("POST", "/login/password", {"username": "bob", "password": "pw"})
+            login = await rest.ok("POST", "/login/password", {"username": "bob", "password": "pw"})
             await asyncio.to_thread(users, tmp_path, "remove", "bob")
             assert (await rest.post("/login/password", {"username": "bob", "password": "pw"})).status == 401
+            assert (await Rest(node, f"Bearer {login['token']}").get("/users/me")).status == 401
             refused = await asyncio.to_thread(run, "users", "grant", "x", "all", "--everyone", "--data", str(tmp_path))
             assert refused.returncode == 2
             assert "in use by another node" in refused.stderr

@@ -165,6 +165,18 @@ def test_passwords_cannot_be_tried_without_end(talk: Talk) -> None:
     talk(conversation)
 
 
+def test_challenges_of_one_address_do_not_push_out_those_of_others(talk: Talk) -> None:
+    async def conversation(node: Node, rest: Rest) -> None:
+        start = now_us()
+        node.clock = lambda: start
+        for _ in range(1000):
+            assert node.registrar.challenges.allows("127.0.0.1", 0, start)
+        refused = await rest.post(f"/login/challenge/{ALICE.address}")
+        assert (refused.status, refused.code) == (429, "TOO_MANY_TRIES")
+
+    talk(conversation)
+
+
 def test_a_session_ends_three_hours_after_its_last_use(talk: Talk) -> None:
     async def conversation(node: Node, rest: Rest) -> None:
         start = now_us()

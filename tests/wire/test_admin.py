@@ -83,7 +83,7 @@ def test_the_fold_is_what_a_naive_model_finds(changes: list[admin.Change]) -> No
     assert folded.keys() == expected.keys()
     for stream_id, (permissions, nodes, properties) in expected.items():
         stream = folded[stream_id]
-        assert {each.id: (each.operation, each.user) for each in stream.permissions} == permissions
+        assert {number: (each.operation, each.user) for number, each in stream.permissions.items()} == permissions
         assert set(stream.storage_nodes) == nodes
         for name, value in properties.items():
             assert getattr(stream, name) == (bytes(value) if isinstance(value, msgspec.Raw) else value)

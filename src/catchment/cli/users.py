@@ -144,7 +144,7 @@ def _grants(
     stream = admin.fold(changes).get(stream_id)
     if stream is None:
         yield admin.StreamCreated(stream=stream_id, at=at, properties=admin.Properties())
-    held = set() if stream is None else {(each.operation, each.user) for each in stream.permissions}
+    held = set() if stream is None else {(each.operation, each.user) for each in stream.permissions.values()}
     number = admin.next_permission(changes)
     for operation in operations:
         if (operation, user) not in held:

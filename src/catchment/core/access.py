@@ -178,6 +178,7 @@ class Access:
         if self.open:
             found.update(self._seen.get(stream_id, ()))
             found.update(self.accounts.with_session(now))
+            found.discard("")  # nobody's messages have no publisher
         return sorted(found)
 
     def subscribers(self, stream_id: str, now: int) -> list[str]:
@@ -216,16 +217,15 @@ class Access:
             if stream_id not in self._streams and recipient_of(stream_id) is None:
                 yield Stream(id=stream_id, name=stream_id)
 
-    def permission_stream(self, permission_id: int) -> Stream | None:
-        """The stream a permission is of; permissions have one row of numbers."""
-        for stream in self._streams.values():
-            if any(each.id == permission_id for each in stream.permissions):
-                return stream
-        return None
-
     def next_permission(self) -> int:
         """A number no permission has or had."""
         return self._next_permission
+
+    def load(self, changes: Sequence[Change]) -> None:
+        """Take all changes the log has."""
+        self._streams = admin.fold(changes)
+        self._granted = {stream.id: _granted(stream) for stream in self._streams.values()}
+        self._next_permission = admin.next_permission(changes)
 
     def apply(self, change: Change) -> None:
         """Take a change that is in the log."""
@@ -235,9 +235,7 @@ class Access:
             self._granted.pop(change.stream, None)
         else:
             self._streams[change.stream] = after
-            self._granted[change.stream] = frozenset(
-                (operation, each.user) for each in after.permissions for operation in admin.expand(each.operation)
-            )
+            self._granted[change.stream] = _granted(after)
         self._next_permission = max(self._next_permission, admin.next_permission((change,)))
 
     # Whom an open node has seen.
@@ -274,6 +272,13 @@ class Access:
         for stream_id, publisher in pairs:
             self._seen.setdefault(stream_id, set()).add(publisher)
         self._seen_count = sum(map(len, self._seen.values()))
+
+
+def _granted(stream: Stream) -> frozenset[tuple[str, str | None]]:
+    """Who may do what, every operation under its new name."""
+    return frozenset(
+        (operation, each.user) for each in stream.permissions.values() for operation in admin.expand(each.operation)
+    )
 
 
 def _not_found(stream_id: str) -> PeerFault:

@@ -28,7 +28,7 @@ CHALLENGE_US: Final = 300 * SECOND
 
 TOKEN_LENGTH: Final = 64
 CHALLENGE_LENGTH: Final = 30
-MAX_CHALLENGES: Final = 10_000
+MAX_CHALLENGES: Final = 20_000
 """Challenges that may be outstanding; the oldest goes when one more is asked for."""
 
 MAX_SESSIONS: Final = 100_000
@@ -124,9 +124,9 @@ class Accounts:
     def load(self, records: Iterable[tuple[str, bytes]]) -> None:
         """Take what the store has, in place of the users and keys known so far; sessions are only added.
 
-        What has not been saved yet stays.
+        What has not been saved yet stays. The sessions of users that are gone end.
         """
-        self._users, self._keys = {}, {}
+        before, self._users, self._keys = self._users.keys(), {}, {}
         for name, value in (*records, *self._unsaved.items()):
             kind, _, digest = name.partition("/")
             if value is None:
@@ -139,6 +139,9 @@ class Accounts:
             elif kind == SESSION and digest not in self._sessions:
                 session = self._sessions[digest] = msgspec.json.decode(value, type=Session)
                 session.saved = session.expires
+        gone = before - self._users.keys()
+        for session in [each for each in self._sessions.values() if each.user in gone]:
+            self._end(session)
 
     def take_unsaved(self) -> dict[str, bytes | None]:
         """What the store is to keep (None: to forget), by name, since the last time."""

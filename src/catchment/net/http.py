@@ -63,10 +63,18 @@ class HttpApp:
         """A protocol for one connection."""
         return PatientProtocol(config=self._config, server_state=self._state, app_state={})
 
-    def close(self) -> None:
-        """End the connections that are open; each finishes the response it is sending."""
+    async def close(self, seconds: float) -> None:
+        """End the connections that are open; each may finish its answer within so many seconds."""
         for connection in list(self._state.connections):
             connection.shutdown()
+        tasks = set(self._state.tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        tasks = set(self._state.tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
 
 
 class FrontDoor(asyncio.Protocol):

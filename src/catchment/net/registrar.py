@@ -74,6 +74,8 @@ class Registrar:
         self._saving = asyncio.Lock()
         self.tries = NoteQuota(notes_per_second=0.2, notes_burst=20, bytes_per_second=1, bytes_burst=1)
         """Passwords one address may try: guessing must not be fast."""
+        self.challenges = NoteQuota(notes_per_second=20, notes_burst=1000, bytes_per_second=1, bytes_burst=1)
+        """Challenges one address may ask for: it cannot push out those of others."""
         self._hashing = asyncio.Semaphore(HASHES_AT_ONCE)
         self._touched: bytes | None = b"not looked at yet"
         self._last = model.Ref(0, 0)
@@ -87,8 +89,7 @@ class Registrar:
         """
         loop = asyncio.get_running_loop()
         changes, self._last = await loop.run_in_executor(None, read_changes, self._history)
-        for change in changes:
-            self.access.apply(change)
+        self.access.load(changes)
         await self.reload()
         if self.access.open:
             self.access.remember(_decode_pair(value) for _, value in self._store.metas(SEEN))

@@ -342,6 +342,8 @@ class Node:
             server.close()
         for connection in list(self.connections):
             connection.stop_reading()
+        # First: what a request publishes has to be committed, too.
+        await self.http.close(GOODBYE_SECONDS)
         await self.ingest.drained()
         for task in self._tasks:
             task.cancel()
@@ -351,7 +353,6 @@ class Node:
             self._empty.set()
         for connection in list(self.connections):
             connection.goodbye()
-        self.http.close()
         await self._gone()
         self.resender.close()
         await self.registrar.save_if_possible()

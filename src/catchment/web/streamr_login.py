@@ -65,6 +65,9 @@ async def challenge(node: RestNode, request: Request) -> Response:
     address = parameter(request, "address")
     if ethereum.parse_address(address) is None:
         raise validation(f"{address[:100]!r} is no Ethereum address.")
+    if not node.registrar.challenges.allows(sender_of(request), 0, node.clock()):
+        metrics.LOGINS.labels("challenge_too_many").inc()
+        raise RestFault(429, "TOO_MANY_TRIES", "Too many challenges were asked for from your address. Wait a minute.")
     made = node.access.accounts.challenge(address, random_name(accounts.CHALLENGE_LENGTH), node.clock())
     return json_response({"id": made.id, "challenge": made.text, "expires": iso(made.expires // 1000)})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -60,14 +60,14 @@ def _shown(permission: Permission) -> dict[str, object]:
 async def permissions(node: RestNode, request: Request) -> Response:
     """GET /streams/:id/permissions: everyone's, for those who may share."""
     stream = check_change(node.access, caller_of(node, request), stream_id_of(request), "stream_share")
-    return json_response([_shown(each) for each in stream.permissions])
+    return json_response([_shown(each) for each in stream.permissions.values()])
 
 
 async def my_permissions(node: RestNode, request: Request) -> Response:
     """GET /streams/:id/permissions/me: one's own and everyone's; on an open node also what it allows to all."""
     caller = caller_of(node, request)
     stream = node.access.stream(stream_id_of(request))
-    found = [_shown(each) for each in stream.permissions if each.user in (None, caller.user)]
+    found = [_shown(each) for each in stream.permissions.values() if each.user in (None, caller.user)]
     if node.access.open:
         held = {each["operation"] for each in found}
         found.extend(
@@ -84,9 +84,9 @@ async def permission(node: RestNode, request: Request) -> Response:
     return json_response(_shown(_permission_of(stream.permissions, request)))
 
 
-def _permission_of(held: Sequence[Permission], request: Request) -> Permission:
+def _permission_of(held: Mapping[int, Permission], request: Request) -> Permission:
     asked = parameter(request, "permission")
-    for each in held:
+    for each in held.values():
         if str(each.id) == asked:
             return each
     raise RestFault(404, "NOT_FOUND", "There is no such permission.")
@@ -107,7 +107,7 @@ async def grant(node: RestNode, request: Request) -> Response:
         stream = check_change(node.access, caller, stream_id, "stream_share")
         at = node.clock() // 1000
         before = existing(node.access, stream_id, at)
-        for each in stream.permissions:
+        for each in stream.permissions.values():
             if (each.operation, each.user) == (asked.operation, user):
                 granted.append(each)
                 return ()

@@ -276,10 +276,11 @@ async def listed(node: RestNode, request: Request) -> Response:
 
 
 def _is_visible(access: Access, caller: Caller, stream: Stream, operation: str, public: bool) -> bool:
-    owned = any(each.user is not None for each in stream.permissions)
+    held = stream.permissions.values()
+    owned = any(each.user is not None for each in held)
     if access.open and (public or not owned):
         return True
-    if any(each.user == caller.user and operation in admin.expand(each.operation) for each in stream.permissions):
+    if any(each.user == caller.user and operation in admin.expand(each.operation) for each in held):
         return public or caller.user is not None
     return public and access.may(caller, stream.id, operation)
 

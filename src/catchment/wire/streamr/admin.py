@@ -7,7 +7,7 @@ after each commit; a pipeline can do the same per stream. Nothing secret is ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -63,7 +63,8 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     created: int = 0
     """Milliseconds, UTC."""
     updated: int = 0
-    permissions: tuple[Permission, ...] = ()
+    permissions: Mapping[int, Permission] = {}
+    """By number, in the order they were granted."""
     storage_nodes: tuple[str, ...] = ()
 
 
@@ -199,10 +200,12 @@ def step(stream: Stream | None, change: Change) -> Stream | None:
             return _with(stream, change.properties, change.at)
         case PermissionGranted():
             added = Permission(change.id, change.operation, change.user)
-            others = [each for each in stream.permissions if each.id == added.id]
-            return stream if others else msgspec.structs.replace(stream, permissions=(*stream.permissions, added))
+            if change.id in stream.permissions:
+                return stream
+            return msgspec.structs.replace(stream, permissions={**stream.permissions, change.id: added})
         case PermissionRevoked():
-            left = tuple(each for each in stream.permissions if each.id != change.id)
+            left = dict(stream.permissions)
+            left.pop(change.id, None)
             return msgspec.structs.replace(stream, permissions=left)
         case StorageAdded():
             nodes = dict.fromkeys((*stream.storage_nodes, change.address))
@@ -213,12 +216,10 @@ def step(stream: Stream | None, change: Change) -> Stream | None:
 
 
 def _created(change: StreamCreated) -> Stream:
-    owned: tuple[Permission, ...] = ()
+    owned: dict[int, Permission] = {}
     if change.owner is not None:
-        owned = tuple(
-            Permission(number, operation, change.owner)
-            for number, operation in enumerate(OPERATIONS, change.first_permission)
-        )
+        for number, operation in enumerate(OPERATIONS, change.first_permission):
+            owned[number] = Permission(number, operation, change.owner)
     plain = Stream(id=change.stream, name=change.stream, created=change.at, permissions=owned)
     return _with(plain, change.properties, change.at)
 
