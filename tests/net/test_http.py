@@ -53,8 +53,6 @@ def test_unknown_pages_and_methods(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "status", "text"),
     [
-        ("/api/v1/ws", 400, "Missing version negotiation"),
-        ("/api/v1/ws?controlLayerVersion=2", 400, "Missing version negotiation"),
         ("/api/v1/ws?controlLayerVersion=9&messageLayerVersion=32", 400, "Unsupported controlLayerVersion"),
         ("/api/v1/ws?controlLayerVersion=2&messageLayerVersion=x", 400, "Unsupported messageLayerVersion"),
         ("/elsewhere", 404, "/api/v1/ws"),
