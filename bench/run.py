@@ -164,9 +164,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = run(parsed, command)
         path = parsed.json or RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
         result.save(path)
+        report.plot(result, path.with_suffix(".png"))
         print(report.as_text(result))
         spent = ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.spent.items())
-        print(f"\n{result.seconds:.0f} s ({spent}). Everything behind it: {path}")
+        print(f"\n{result.seconds:.0f} s ({spent}). Everything behind it: {path}, and a plot beside it")
         if parsed.docs:
             report.write_docs(result)
         else:

@@ -40,7 +40,7 @@ BARE = (VERIFY, RECOVER)
 class Plan:
     """How much of everything."""
 
-    seconds: float = 0.4
+    seconds: float = 0.5
     """One measured phase."""
     wide: tuple[tuple[int, int], ...] = ((1, 256), (10, 128), (100, 64), (1000, 64))
     """Subscribers and messages in flight."""

@@ -182,6 +182,7 @@ def test_a_run_of_everything_measures_every_case(
     monkeypatch.setattr(run, "DEFAULT", tiny)
     words = ["--rounds", "1", "--peers", "catchment,copylog", "--json", str(tmp_path / "result.json")]
     assert run.main(words) == 0, capsys.readouterr().err
+    assert (tmp_path / "result.png").read_bytes().startswith(b"\x89PNG")
     document = json.loads((tmp_path / "result.json").read_text())
     measured = {case["case"]["name"]: case["samples"] for case in document["cases"]}
     wanted = [case.name for workload in workloads.WORKLOADS.values() for case in workload.cases(tiny)]
