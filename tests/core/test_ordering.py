@@ -156,6 +156,14 @@ def test_the_chain_that_was_quiet_longest_is_forgotten() -> None:
     assert set(ordering.positions()) == {keys[0], keys[2]}
 
 
+def test_after_a_restart_the_next_newer_message_is_taken_as_it_comes() -> None:
+    ordering: Ordering[int] = Ordering(PATIENCE)
+    add(ordering, 0, 1)
+    ordering.restart()
+    assert delivered(add(ordering, 1, 7, 8, 10)) == [7, 8]
+    assert ordering.waiting == 1
+
+
 def test_a_chain_with_a_gap_is_not_forgotten() -> None:
     ordering: Ordering[int] = Ordering(Patience(max_chains=1))
     add(ordering, 0, 5)

@@ -96,10 +96,12 @@ Event = Deliver[T] | AskGap | GapOpen
 class _Chain(Generic[T]):
     """One chain: what was delivered last, and what waits."""
 
-    __slots__ = ("due", "heap", "last", "queued", "requests", "start")
+    __slots__ = ("due", "heap", "last", "loose", "queued", "requests", "start")
 
     def __init__(self) -> None:
         self.last: Ref | None = None
+        self.loose = True
+        """Whether the next one is taken as it comes."""
         self.heap: list[tuple[Ref, Placed[T]]] = []
         self.queued: set[Ref] = set()
         self.start: Ref | None = None
@@ -118,8 +120,9 @@ class _Chain(Generic[T]):
         """What may go now: the first of all, what follows the last, and what names no predecessor."""
         while self.heap:
             ref, placed = self.heap[0]
-            if not (self.last is None or placed.prev is None or placed.prev <= self.last):
+            if not (self.loose or self.last is None or placed.prev is None or placed.prev <= self.last):
                 return
+            self.loose = False
             heapq.heappop(self.heap)
             self.queued.discard(ref)
             self.last = ref
@@ -164,6 +167,12 @@ class Ordering(Generic[T]):
     def positions(self) -> dict[ChainKey, Ref]:
         """What was delivered last of each chain: where to go on after an interruption."""
         return {key: chain.last for key, chain in self._chains.items() if chain.last is not None}
+
+    def restart(self) -> None:
+        """Take the next message of every chain as it comes, if it is newer: what lies between is not wanted."""
+        for chain in self._chains.values():
+            if not chain.heap:
+                chain.loose = True
 
     def add(self, placed: Placed[T], now: int) -> list[Event[T]]:
         """Take a message; what it sets free comes back in order."""

@@ -24,6 +24,7 @@ from catchment.client.streamr.values import (
     Happening,
     History,
     Last,
+    Range,
     Received,
     Refused,
     ResendFailed,
@@ -201,6 +202,8 @@ class Subscription:
         try:
             if self._resend is not None:
                 await self._read(question_of(self.topic, self._resend))
+                if isinstance(self._resend, Range):
+                    self._ordering.restart()  # what lies between the range and now is no gap
             while True:
                 self._wake.clear()
                 while self._inbox:
