@@ -64,6 +64,39 @@ class TestKnownValues:
         assert personal_digest(payload) == keccak256(b"\x19Ethereum Signed Message:\n12" + payload)
 
 
+class TestTwoWaysToCount:
+    """ethers 4 puts the length of the JavaScript string before a payload, ethers 5 and all others its bytes."""
+
+    TEXT = "wasserstände: 3 m, 😀".encode()
+    BY_ETHERS_4 = (
+        "0xfd96bcc7d7067faf9a5d4b28a826d3220bacae2d38cb1a1da8c9ed42e63ac448"
+        "15b5b221c796ea20371a8c5d5523d489ae93d464d3eef5e09e59a4fce6e772db1b"
+    )
+    BY_ETHERS_5 = (
+        "0x1d593b7461c4828e67401e5e10491abda58522820a7ac04ea46deff47fc388e7"
+        "5a23a2551b9426fa1419126b06e035f34da5d08f255c4844455f31e2af3d5fbd1c"
+    )
+
+    @pytest.mark.parametrize("signature", [BY_ETHERS_4, BY_ETHERS_5])
+    def test_both_are_valid(self, signature: str) -> None:
+        assert signed_by(KEY.address, self.TEXT, signature)
+        assert signed_by(KEY.address, self.TEXT, signature), "and again, with the key known"
+        assert not signed_by(OTHER.address, self.TEXT, signature)
+        assert not signed_by(KEY.address, self.TEXT + b"!", signature)
+
+    def test_ours_counts_bytes(self) -> None:
+        assert KEY.sign(self.TEXT) == self.BY_ETHERS_5
+
+    @pytest.mark.parametrize("length", [0, len(TEXT) - 1, len(TEXT) + 1, len(TEXT.decode())])
+    def test_no_other_count_is_taken(self, length: int) -> None:
+        digest = keccak256(b"\x19Ethereum Signed Message:\n%d%b" % (length, self.TEXT))
+        made = KEY._key.sign_recoverable(digest, hasher=None)
+        assert not signed_by(KEY.address, self.TEXT, "0x" + made.hex())
+
+    def test_bytes_that_are_no_text_are_refused_quietly(self) -> None:
+        assert not signed_by(KEY.address, b"\xff\xfe", self.BY_ETHERS_4)
+
+
 @pytest.mark.parametrize("case", VECTORS, ids=[case["name"] for case in VECTORS])
 def test_own_vectors(case: dict[str, str]) -> None:
     signer = Signer(bytes.fromhex(case["private_key"]))

@@ -52,7 +52,19 @@ def keccak256(data: bytes) -> bytes:
 
 def personal_digest(payload: bytes) -> bytes:
     """What personal_sign signs: the payload behind a prefix and its length in decimal."""
-    return keccak256(b"\x19Ethereum Signed Message:\n%d%b" % (len(payload), payload))
+    return _digest_counting(len(payload), payload)
+
+
+def _digest_counting(length: int, payload: bytes) -> bytes:
+    return keccak256(b"\x19Ethereum Signed Message:\n%d%b" % (length, payload))
+
+
+def _utf16_length(payload: bytes) -> int | None:
+    """The payload's length as JavaScript counts a string, or None when it is no text."""
+    try:
+        return len(payload.decode().encode("utf-16-le")) // 2
+    except UnicodeDecodeError:
+        return None
 
 
 def parse_address(address: str) -> bytes | None:
@@ -76,12 +88,23 @@ def signed_by(address: str, payload: bytes, signature: str) -> bool:
     """Whether `signature` (hex, with or without 0x) over `payload` was made by the key of `address`.
 
     Never raises on what a peer may send: anything that is not an address or a signature is just not valid.
+
+    Clients 2.x and 3.x sign with ethers 4, which puts the length of the JavaScript string before the payload instead
+    of the number of its bytes. Outside ASCII the two differ, and both are taken.
     """
     claimed = parse_address(address)
     made = _hex_bytes(signature[2:] if signature[:2] in ("0x", "0X") else signature)
     if claimed is None or made is None or len(made) != SIGNATURE_BYTES:
         return False
-    digest = personal_digest(payload)
+    if _made_by(claimed, personal_digest(payload), made):
+        return True
+    if payload.isascii():
+        return False
+    length = _utf16_length(payload)
+    return length is not None and _made_by(claimed, _digest_counting(length, payload), made)
+
+
+def _made_by(claimed: bytes, digest: bytes, made: bytes) -> bool:
     known = _known_keys.get(claimed)
     if known is not None:
         return _verify(known, digest, made[:64])
