@@ -97,6 +97,7 @@ class Connection(WSListener):
         self._awaiting_pong = False
         self._paused = False
         self._stopped = False
+        self._said_goodbye = False
         self._resend_slots = asyncio.Semaphore(RESENDS_AT_ONCE)
         self._resends: set[asyncio.Task[None]] = set()
 
@@ -122,7 +123,10 @@ class Connection(WSListener):
     def _frame(self, transport: WSTransport, received: WSFrame) -> None:
         self._awaiting_pong = False
         kind = received.msg_type
-        if kind is _TEXT_FRAME and received.fin and self._fragments is None:
+        if self._said_goodbye:
+            if kind is WSMsgType.CLOSE:
+                self._transport.disconnect()
+        elif kind is _TEXT_FRAME and received.fin and self._fragments is None:
             data = received.get_payload_as_bytes()
             self._message(data, True, len(data))
         elif kind is WSMsgType.CLOSE:
@@ -192,8 +196,14 @@ class Connection(WSListener):
         self._transport.underlying_transport.pause_reading()
 
     def goodbye(self) -> None:
-        """Close as a node that goes away (RFC 6455, section 7.4.1: 1001)."""
-        self._close(WSCloseCode.GOING_AWAY, b"the node is shutting down")
+        """Close as a node that goes away (RFC 6455, section 7.4.1: 1001).
+
+        TCP is closed when the peer has answered (section 7.1.1). Closed before, its answer would meet a reset, which
+        old clients do not survive. Whatever else it still sends is not taken.
+        """
+        self._said_goodbye = True
+        self._transport.send_close(WSCloseCode.GOING_AWAY, b"the node is shutting down")
+        self._transport.underlying_transport.resume_reading()
 
     def cut(self) -> None:
         """End without a word."""
