@@ -157,9 +157,10 @@ def is_key_exchange(message: StreamMessage) -> bool:
 
 
 class _ObjectRequest(msgspec.Struct, rename="camel", omit_defaults=True):
-    request_id: RequestId
+    # Clients 3.x know no request ids: their requests have none, and their answers neither.
     stream_id: StreamId
     public_key: PublicKey
+    request_id: RequestId = ""
     range: KeyRange | None = None
 
 
@@ -168,10 +169,10 @@ class _TimedKey(msgspec.Struct, rename="camel"):
     start: Number
 
 
-class _ObjectResponse(msgspec.Struct, rename="camel"):
-    request_id: RequestId
+class _ObjectResponse(msgspec.Struct, rename="camel", omit_defaults=True):
     stream_id: StreamId
     keys: Annotated[list[_TimedKey], msgspec.Meta(max_length=MAX_KEYS)]
+    request_id: RequestId = ""
 
 
 class _ObjectReset(msgspec.Struct, rename="camel"):
@@ -379,9 +380,9 @@ def _pairs(keys: tuple[SealedKey, ...]) -> list[_Pair | str]:
 def _written_object(exchange: Exchange) -> msgspec.Struct:
     match exchange:
         case GroupKeyRequest():
-            return _ObjectRequest(exchange.request_id, exchange.stream_id, exchange.public_key, exchange.range)
+            return _ObjectRequest(exchange.stream_id, exchange.public_key, exchange.request_id, exchange.range)
         case GroupKeyResponse():
-            return _ObjectResponse(exchange.request_id, exchange.stream_id, [_timed(key) for key in exchange.keys])
+            return _ObjectResponse(exchange.stream_id, [_timed(key) for key in exchange.keys], exchange.request_id)
         case GroupKeyAnnounce():
             (key,) = exchange.keys
             timed = _timed(key)
