@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO_DATA ?= demo-data
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint format run bench reference docs lock clean
+.PHONY: help install demo test check lint format run bench conformance reference docs lock clean
 
 help: ## Show this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -29,7 +29,7 @@ lint: install ## Check style and types
 	@$(BIN)/mypy
 
 check: lint ## Lint and the quick tests
-	@$(BIN)/pytest -q -m "not spark and not crash"
+	@$(BIN)/pytest -q -m "not spark and not crash and not clients"
 
 test: lint ## Run every check
 	@$(BIN)/pytest
@@ -49,8 +49,12 @@ docs: install ## Build the documentation site into site/; what is undocumented o
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The site is in site/: open site/index.html"
 
+conformance: install ## Run the published Streamr clients against a node and write the table of it (needs node and npm)
+	@$(BIN)/pytest tests/conformance --write-table --deselect tests/conformance/test_table.py
+	@$(BIN)/pytest -q tests/conformance/test_table.py
+
 lock: install ## Choose dependency versions anew (needs uv)
 	@scripts/lock
 
 clean: ## Remove what was installed and made here
-	rm -rf $(VENV) .java build dist site bench/build bench/results $(DEMO_DATA) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .java conformance/streamr/node_modules build dist site bench/build bench/results $(DEMO_DATA) .mypy_cache .ruff_cache .pytest_cache .hypothesis
