@@ -226,12 +226,12 @@ def test_unsigned_publishes_of_control_0_at_one_time_are_all_kept(tmp_path: Path
             running_node(tmp_path) as node,
             connected(node, "/api/v1/ws") as one,
             connected(node, "/api/v1/ws") as other,
-            subscribers(node) as readers,
+            subscribers(node, "brook") as readers,
         ):
             time = now_ms()
             for number in range(20):
-                (one if number % 2 else other).send(publish((0, 28), f'{{"n":{number}}}', time))
-            one.send(publish((0, 28), '{"n":0}', time))  # the same once more: nobody can know
+                (one if number % 2 else other).send(publish((0, 28), f'{{"n":{number}}}', time, stream="brook"))
+            one.send(publish((0, 28), '{"n":0}', time, stream="brook"))  # the same once more: nobody can know
             for pair, peer in readers.items():
                 found = [message.decode(bytes((await said(peer)).message)) for _ in range(21)]
                 assert sorted(json.loads(each.content)["n"] for each in found) == [0, *range(20)]

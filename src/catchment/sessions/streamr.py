@@ -8,7 +8,6 @@ upgrade request.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -19,11 +18,11 @@ from catchment.core.broker import Publish, Status
 from catchment.errors import PeerFault
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
 from catchment.sessions.streamr_forms import PAIRS
-from catchment.sessions.streamr_publish import believed, check_time, permitted, renumbered, submission, with_sequence
+from catchment.sessions.streamr_publish import prepare, with_sequence
 from catchment.wire.streamr import control, legacy, message, publish
 from catchment.wire.streamr.fields import INVALID_REQUEST
 from catchment.wire.streamr.kinds import Control, ControlType, ErrorCode
-from catchment.wire.streamr.message import OffsetMessage, SignatureType, StreamMessage
+from catchment.wire.streamr.message import SignatureType, StreamMessage
 from catchment.wire.streamr.partition import partition_of
 from catchment.wire.streamr.publish import Published
 
@@ -187,17 +186,10 @@ class StreamrSession:
         Raises:
             PeerFault: it cannot be taken, whatever its signature proves.
         """
-        parsed, raw = request.message, request.raw
-        check_time(parsed, now)
-        unnumbered = isinstance(parsed, OffsetMessage)
-        if parsed.signature_type is _ETH_LEGACY:
-            unnumbered = True
-            parsed, raw = believed(parsed, raw)
-        allowed = permitted(self._access, parsed, now, request.session_token)
-        publish = submission(parsed, raw, now, permitted=allowed, acknowledge=self._publish_ack)
-        publish.request_id = request.request_id
-        if unnumbered and parsed.signature_type is not SignatureType.ETH:
-            publish.renumber = partial(renumbered, parsed, publish.entry)
+        request_id, parsed, raw, token = request
+        publish = prepare(self._access, parsed, raw, now, token)
+        publish.request_id = request_id
+        publish.acknowledge = self._publish_ack
         return publish
 
     def _publish_legacy(self, request: legacy.PublishRequest, now: int) -> Publish:
@@ -205,13 +197,11 @@ class StreamrSession:
         made = legacy.stream_message(request, partition=self._partition(request), now_ms=now // 1000, sequence=0)
         if made.signature_type is SignatureType.NONE:
             made = self._numbered(made)
-        check_time(made, now)
-        allowed = permitted(
-            self._access, made, now, legacy.given(request.session_token), legacy.given(request.auth_key)
-        )
-        publish = submission(made, message.encode(made), now, permitted=allowed, acknowledge=self._publish_ack)
-        if made.signature_type is not SignatureType.ETH:
-            publish.renumber = partial(renumbered, made, publish.entry)
+        token, key = legacy.given(request.session_token), legacy.given(request.auth_key)
+        # What ETH signs has a sequence; nothing else does.
+        unnumbered = made.signature_type is SignatureType.NONE
+        publish = prepare(self._access, made, message.encode(made), now, token, key, unnumbered=unnumbered)
+        publish.acknowledge = self._publish_ack
         return publish
 
     def _numbered(self, made: StreamMessage) -> StreamMessage:
@@ -322,7 +312,6 @@ def _check_range(request: Control, start: model.Ref, end: model.Ref) -> None:
         )
 
 
-_ETH_LEGACY: Final = SignatureType.ETH_LEGACY
 _FAILED: Final = "Publish request failed: "
 _REFUSALS: Final = {
     model.Verdict.BAD_SIGNATURE: (

@@ -5,7 +5,7 @@ facts/streamr.md, sections 4 and 7; DESIGN.md, "Rules that follow". All of it is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,66 +19,41 @@ from catchment.errors import PeerFault
 from catchment.store.base import Place
 from catchment.wire.streamr import convert, keyexchange, message
 from catchment.wire.streamr.kinds import ErrorCode
-from catchment.wire.streamr.message import SignatureType, StreamMessage
+from catchment.wire.streamr.message import OffsetMessage, SignatureType, StreamMessage
 
 MAX_FUTURE_MS: Final = 300_000
 """facts/streamr.md, section 7: timestamps may be five minutes ahead."""
 
 _OK: Final = model.Verdict.OK
 _NOT_SIGNED: Final = SignatureType.NONE
+_LEGACY: Final = SignatureType.ETH_LEGACY
 _NOT_ENCRYPTED: Final = message.EncryptionType.NONE
 
 
-def permitted(
-    access: Access | None, parsed: StreamMessage, now: int, session_token: str | None, auth_key: str | None = None
-) -> bool:
-    """Whether a message may be published by its publisher, if it is theirs.
+def prepare(  # noqa: PLR0917 - stands in the way of every message
+    access: Access | None,
+    parsed: StreamMessage,
+    raw: bytes,
+    now: int,
+    session_token: str | None = None,
+    auth_key: str | None = None,
+    *,
+    unnumbered: bool = False,
+) -> Publish:
+    """A message on its way to the broker, with the check that is left to do.
 
-    A signed message needs no session: its signer is asked for (facts/streamr.md, section 7).
-
-    Raises:
-        PeerFault: there is no such stream or partition, the stream does not take such messages, the key exchange
-            is malformed, or the sender is unknown.
-    """
-    exchange = keyexchange.read(parsed) if keyexchange.is_key_exchange(parsed) else None
-    if access is None:
-        return True
-    msg_id = parsed.msg_id
-    signed = parsed.signature_type is not _NOT_SIGNED
-    caller = ANONYMOUS if signed else access.authenticate(session_token, auth_key, now)
-    try:
-        access.check_publish(
-            caller,
-            msg_id.stream_id,
-            msg_id.stream_partition,
-            signer=msg_id.publisher_id if signed else None,
-            encrypted=parsed.encryption_type is not _NOT_ENCRYPTED,
-        )
-    except PeerFault as fault:
-        if fault.code != ErrorCode.PERMISSION_DENIED:
-            raise
-        return False
-    return exchange is None or _may_exchange(access, parsed, exchange)
-
-
-def submission(parsed: StreamMessage, raw: bytes, now: int, *, permitted: bool, acknowledge: bool) -> Publish:
-    """A message on its way to the broker, with the check that is left to do; the request id is filled in by others."""
-    if not permitted:
-        # Noted under what it claims to be; the check itself says first whether the claim is true.
-        entry = message.to_entry(parsed, raw, verdict=model.Verdict.OK, received_at=now)
-        return Publish("", entry, partial(_judge_denied, parsed), acknowledge)
-    if message.needs_check(parsed):
-        entry = message.to_entry(parsed, raw, verdict=model.Verdict.OK, received_at=now)
-        return Publish("", entry, partial(_judge, parsed), acknowledge)
-    entry = message.to_entry(parsed, raw, verdict=model.Verdict.UNSIGNED, received_at=now)
-    return Publish("", entry, None, acknowledge)
-
-
-def check_time(parsed: StreamMessage, now: int) -> None:
-    """Refuse what is dated too far ahead.
+    Args:
+        access: who may do what where; None allows everything in every partition.
+        parsed: the message.
+        raw: its bytes.
+        now: UTC microseconds.
+        session_token: what its sender showed.
+        auth_key: what its sender showed.
+        unnumbered: whether its sequence is not its publisher's, so that it may get another.
 
     Raises:
-        PeerFault: FUTURE_TIMESTAMP.
+        PeerFault: it is dated too far ahead, there is no such stream or partition, the stream does not take such
+            messages, the key exchange is malformed, or the sender is unknown.
     """
     if parsed.msg_id.timestamp > now // 1000 + MAX_FUTURE_MS:
         raise PeerFault(
@@ -86,6 +61,49 @@ def check_time(parsed: StreamMessage, now: int) -> None:
             f"max allowed +{MAX_FUTURE_MS} ms",
             code=ErrorCode.FUTURE_TIMESTAMP,
         )
+    if parsed.signature_type is _LEGACY:
+        parsed, raw = _believed(parsed, raw)
+        unnumbered = True
+    elif type(parsed) is OffsetMessage:
+        # Versions 28 and 29 have no sequence, and what ETH signs has one.
+        unnumbered = parsed.signature_type is _NOT_SIGNED
+    check: Callable[[], model.Verdict] | None
+    verdict = _OK
+    if not _permitted(access, parsed, now, session_token, auth_key):
+        # Noted under what it claims to be; the check says first whether the claim is true.
+        check = partial(_judge_denied, parsed)
+    elif parsed.signature_type is not _NOT_SIGNED or message.needs_check(parsed):
+        check = partial(_judge, parsed)
+    else:
+        check, verdict = None, model.Verdict.UNSIGNED
+    entry = message.to_entry(parsed, raw, verdict=verdict, received_at=now)
+    publish = Publish("", entry, check, False)
+    if unnumbered:
+        publish.renumber = partial(renumbered, parsed, entry)
+    return publish
+
+
+def _permitted(
+    access: Access | None, parsed: StreamMessage, now: int, session_token: str | None, auth_key: str | None
+) -> bool:
+    """Whether a message may be published by its publisher, if it is theirs.
+
+    A signed message needs no session: its signer is asked for (facts/streamr.md, section 7).
+    """
+    exchange = keyexchange.read(parsed) if keyexchange.is_key_exchange(parsed) else None
+    if access is None:
+        return True
+    msg_id = parsed.msg_id
+    signer = None if parsed.signature_type is _NOT_SIGNED else msg_id.publisher_id
+    caller = access.authenticate(session_token, auth_key, now) if signer is None else ANONYMOUS
+    encrypted = parsed.encryption_type is not _NOT_ENCRYPTED
+    try:
+        access.check_publish(caller, msg_id.stream_id, msg_id.stream_partition, signer=signer, encrypted=encrypted)
+    except PeerFault as fault:
+        if fault.code != ErrorCode.PERMISSION_DENIED:
+            raise
+        return False
+    return exchange is None or _may_exchange(access, parsed, exchange)
 
 
 def _judge(parsed: StreamMessage) -> model.Verdict:
@@ -113,7 +131,7 @@ def _may_exchange(access: Access, parsed: StreamMessage, exchange: keyexchange.E
     return access.is_publisher(stream_id, sender) and access.is_subscriber(stream_id, recipient)
 
 
-def believed(parsed: StreamMessage, raw: bytes) -> tuple[StreamMessage, bytes]:
+def _believed(parsed: StreamMessage, raw: bytes) -> tuple[StreamMessage, bytes]:
     """A message with an ETH_LEGACY signature without what that does not cover, and its bytes.
 
     Sequence, chain and previous reference are anybody's claim: under other ones a signed message could be sent again

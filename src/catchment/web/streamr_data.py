@@ -20,7 +20,7 @@ from catchment import metrics, model
 from catchment.core.broker import Publish, Status
 from catchment.net.outcome import outcome
 from catchment.sessions.streamr import MAX_RESEND_LAST
-from catchment.sessions.streamr_publish import believed, check_time, permitted, renumbered, submission
+from catchment.sessions.streamr_publish import prepare
 from catchment.web.rest import RestFault, RestNode, Route, body_of, caller_of, json_response, parameter, validation
 from catchment.web.streamr_login import sender_of
 from catchment.web.streamr_streams import stream_id_of
@@ -71,16 +71,11 @@ def _publish(node: RestNode, request: Request, stream_id: str, content: str) -> 
     made = _message(query, stream_id, content, partitions, now)
     # Read again, so that what is kept has passed every rule of its version.
     parsed, raw = message.read(message.encode(made))
-    if parsed.signature_type is SignatureType.ETH_LEGACY:
-        parsed, raw = believed(parsed, raw)
-    check_time(parsed, now)
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     token, key = (secret.strip(), None) if scheme.lower() == "bearer" else (None, secret.strip())
-    allowed = permitted(node.access, parsed, now, token, key)
-    made_ready = submission(parsed, raw, now, permitted=allowed, acknowledge=True)
-    if parsed.version == UNNUMBERED:
-        made_ready.renumber = partial(renumbered, parsed, made_ready.entry)
-    return made_ready
+    publish = prepare(node.access, parsed, raw, now, token, key, unnumbered=made.version == UNNUMBERED)
+    publish.acknowledge = True
+    return publish
 
 
 def _message(query: QueryParams, stream_id: str, content: str, partitions: int, now: int) -> StreamMessage:
