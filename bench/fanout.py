@@ -70,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     print(report.as_text(result, with_overview=False))
+    if result.failed:
+        return 1
     (measured,) = result.cases
     if {OURS, THEIRS} <= measured.samples.keys():
         per_round = ratios(measured.figures(OURS), measured.figures(THEIRS))

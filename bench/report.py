@@ -208,14 +208,15 @@ def write_docs(run: Run, page: Path = PAGE, picture: Path = PLOT) -> None:
     """Put the result into the page, and the plot beside it.
 
     Raises:
-        BenchError: The page has not both markers.
+        BenchError: The page has not both markers, or nothing was compared.
     """
     text = page.read_text(encoding="utf-8")
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise BenchError(f"{page} has not both markers, {BEGIN} and {END}: there is no place for the table")
-    plot(run, picture)
+    if not plot(run, picture):
+        raise BenchError(f"there is nothing to show: no case has {OURS} and somebody else")
     page.write_text(f"{head}{BEGIN}\n{as_markdown(run)}{END}{tail}", encoding="utf-8")
     print(f"wrote {page} and {picture}")
 
@@ -223,8 +224,15 @@ def write_docs(run: Run, page: Path = PAGE, picture: Path = PLOT) -> None:
 # --- the plot ------------------------------------------------------------------------------------------------------
 
 
-def plot(run: Run, path: Path) -> None:
-    """A row for each case, a mark for each server where its figure divided by this node's lies."""
+def plot(run: Run, path: Path) -> bool:
+    """A row for each case, a mark for each server where its figure divided by this node's lies.
+
+    Returns:
+        Whether there was something to show.
+    """
+    cases = [measured for measured in run.cases if OURS in measured.samples and len(measured.samples) > 1]
+    if not cases:
+        return False
     try:
         import matplotlib  # noqa: PLC0415 - only the plot needs it
     except ModuleNotFoundError:
@@ -234,7 +242,6 @@ def plot(run: Run, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot  # noqa: PLC0415
 
-    cases = [measured for measured in run.cases if OURS in measured.samples and len(measured.samples) > 1]
     names = list(dict.fromkeys(name for measured in cases for name in measured.samples if name != OURS))
     figure, axes = pyplot.subplots(figsize=(11, 1.6 + 0.42 * len(cases)), layout="constrained")
     shapes = "osD^vP*Xh<>"
@@ -272,6 +279,7 @@ def plot(run: Run, path: Path) -> None:
     axes.set_title(f"This node beside others, medians and ranges ({run.started})", fontsize=10)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+    return True
 
 
 def compare(first: Run, second: Run) -> int:

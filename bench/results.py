@@ -86,6 +86,8 @@ class Run:
     keepers: list[str] = field(default_factory=list)
     """Servers that keep what they are given."""
     missing: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    """Servers that were left out because something went wrong, and what."""
     cases: list[Measured] = field(default_factory=list)
 
     def case(self, name: str) -> Measured | None:
@@ -176,7 +178,7 @@ def _best(named: str) -> set[str]:
 
 def notes(run: Run) -> list[str]:
     """What a reader must know about some of the figures."""
-    found = []
+    found = [f"FAILED and left out: {text}" for text in run.failed]
     for measured in run.cases:
         limited = [
             f"{server} ({count} of {len(samples)} rounds)"

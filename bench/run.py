@@ -16,7 +16,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,25 +36,28 @@ def progress(text: str) -> None:
         print(f"\r{text:<70}\r", end="", file=sys.stderr, flush=True)
 
 
-def measure(workload: Workload, peers: Sequence[Peer], plan: Plan, cores: Cores) -> list[Measured]:
-    """All rounds of one workload."""
-    cases = [Measured(case) for case in workload.cases(plan)]
+def measure(
+    workload: Workload, peers: Sequence[Peer], plan: Plan, cores: Cores, failed: Callable[[str], None]
+) -> list[Measured]:
+    """All rounds of one workload. A server that fails is left out of it from then on, and so are its samples."""
     taking_part = participants(workload, peers)
     if not taking_part:
         return []
     rounds = plan.rounds or workload.rounds
-    for measured in cases:
-        measured.samples = {peer.name: [] for peer in taking_part}
+    cases = [Measured(case, {peer.name: [] for peer in taking_part}) for case in workload.cases(plan)]
     progress(f"{workload.name}: preparing")
     with workload.session(taking_part, plan, cores) as one:
         for number in range(rounds):
-            order = taking_part if number % 2 == 0 else taking_part[::-1]
-            for peer in order:
+            for peer in list(taking_part) if number % 2 == 0 else taking_part[::-1]:
                 progress(f"{workload.name}: round {number + 1} of {rounds}, {peer.name}")
                 try:
                     samples = one(peer)
                 except BenchError as error:
-                    raise BenchError(f"{workload.name}, {peer.name}: {error}") from None
+                    failed(f"{workload.name}, {peer.name}: {error}")
+                    taking_part.remove(peer)
+                    for measured in cases:
+                        del measured.samples[peer.name]
+                    continue
                 for measured in cases:
                     measured.samples[peer.name].append(samples[measured.case.name])
     return cases
@@ -88,7 +91,10 @@ def run(parsed: argparse.Namespace, command: str) -> Run:
     try:
         for name in parsed.workload:
             started = time.monotonic()
-            result.cases += measure(WORKLOADS[name], peers, parsed.plan, cores)
+            try:
+                result.cases += measure(WORKLOADS[name], peers, parsed.plan, cores, result.failed.append)
+            except BenchError as error:
+                result.failed.append(f"{name}: {error}")
             result.spent[name] = round(time.monotonic() - started, 1)
     finally:
         os.sched_setaffinity(0, {cores.server, cores.generator})
@@ -164,10 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = run(parsed, command)
         path = parsed.json or RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
         result.save(path)
-        report.plot(result, path.with_suffix(".png"))
+        plotted = report.plot(result, path.with_suffix(".png"))
         print(report.as_text(result))
         spent = ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.spent.items())
-        print(f"\n{result.seconds:.0f} s ({spent}). Everything behind it: {path}, and a plot beside it")
+        print(f"\n{result.seconds:.0f} s ({spent}). Everything behind it: {path}{', with a plot' if plotted else ''}")
         if parsed.docs:
             report.write_docs(result)
         else:
@@ -178,7 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    return 0
+    for text in result.failed:
+        print(f"bench: failed: {text}", file=sys.stderr)
+    return 1 if result.failed else 0
 
 
 if __name__ == "__main__":

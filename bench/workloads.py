@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from generator import LoadGenerator, Result
-from machine import BENCH, BUILD, Cores, anonymous_bytes, core_seconds, cpu_seconds, on_core, rss_bytes
+from machine import BENCH, BUILD, BenchError, Cores, anonymous_bytes, core_seconds, cpu_seconds, on_core, rss_bytes
 from peers import AT_THE_END, NEVER, OURS, PEERS, Peer, Server
 from results import LIMIT, Case, Sample
 
@@ -241,7 +241,7 @@ def _python(cores: tuple[int, ...], *arguments: str) -> str:
     with on_core(*cores):
         done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(done.stderr)
+        raise BenchError(f"{Path(arguments[0]).name} failed:\n{done.stderr.strip()}")
     return done.stdout
 
 

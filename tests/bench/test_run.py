@@ -206,3 +206,33 @@ def test_the_short_command_answers_with_one_ratio(
     words = ["--rounds", "2", "--seconds", "0.02", "--subscribers", "3", "--window", "4", "--peers", "catchment,copy"]
     assert fanout.main(words) == 0
     assert "CPU us/delivery, catchment / copy: " in capsys.readouterr().out
+
+
+@needs_cc
+def test_a_server_that_fails_is_left_out_and_the_others_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = dataclasses.replace(PEERS["copylog"], command=lambda *_: ["false"])
+    monkeypatch.setitem(PEERS, "copylog", broken)
+    words = ["--rounds", "2", "--seconds", "0.02", "--workload", "memory", "--peers", "copylog,copy"]
+    assert run.main([*words, "--json", str(tmp_path / "result.json")]) == 1
+    document = json.loads((tmp_path / "result.json").read_text())
+    (case,) = document["cases"]
+    assert list(case["samples"]) == ["copy"]
+    assert len(case["samples"]["copy"]) == 2
+    (failure,) = document["failed"]
+    assert failure.startswith("memory, copylog: copylog: ended with code 1 before it listened")
+    assert "failed: memory, copylog" in capsys.readouterr().err
+
+
+@needs_cc
+def test_a_workload_that_cannot_be_prepared_does_not_end_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PEERS, "copylog", dataclasses.replace(PEERS["copylog"], command=lambda *_: ["false"]))
+    words = ["--rounds", "1", "--stored", "10", "--workload", "resend,memory", "--peers", "copylog,copy"]
+    assert run.main([*words, "--json", str(tmp_path / "result.json")]) == 1
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert [case["case"]["name"] for case in document["cases"]] == ["memory"]
+    assert document["failed"][0].startswith("resend: copylog: ended with code 1")
+    assert "failed: resend" in capsys.readouterr().err
