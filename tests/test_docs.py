@@ -94,6 +94,11 @@ def test_there_is_something_to_look_at() -> None:
 
 
 @every_page
+def test_nothing_of_a_merge_is_left_over(page: Path) -> None:
+    assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)( |$)", text_of(page), re.MULTILINE)
+
+
+@every_page
 def test_relative_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(text_of(page)):
         if "://" in target or target.startswith("mailto:"):
