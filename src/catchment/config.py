@@ -86,6 +86,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Setting("Port for Mosaic over TCP with TLS and over QUIC; 0 takes a free one.", minimum=0, maximum=MAX_PORT),
     ] = 1320
+    mosaic_bans: Annotated[
+        str,
+        Setting(
+            "Whom Mosaic turns away: user keys (mopub0...), addresses or networks, apart by commas; behind an @ the "
+            "time at which a ban ends.",
+            reloadable=True,
+        ),
+    ] = ""
+    mosaic_requests_per_second: Annotated[
+        float,
+        Setting("Requests one Mosaic connection may make a second; 0: no limit.", minimum=0, reloadable=True),
+    ] = 0.0
+    mosaic_idle_seconds: Annotated[
+        float,
+        Setting(
+            "Seconds of silence after which a Mosaic client without an open query is told to go, looked at once a "
+            "minute; 0: never.",
+            minimum=0,
+            reloadable=True,
+        ),
+    ] = 900.0
     data: Annotated[str, Setting("Folder for the store and the lake; made when missing.")] = "catchment-data"
     tls_cert: Annotated[
         str,

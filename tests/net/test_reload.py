@@ -14,7 +14,13 @@ from catchment.client.streamr import Refused, StreamrClient
 from catchment.config import SETTINGS, Settings
 from catchment.net.server import Node
 from catchment.store.proof import verify_lake
+from catchment.wire.mosaic import keys
+from catchment.wire.mosaic.frames import LAYOUT_A, MessageType
+from catchment.wire.mosaic.results import Result
 
+from ..sessions.mosaichelp import ALICE as MOSAIC_ALICE
+from ..sessions.mosaichelp import by, make
+from .mosaichelp import speaking
 from .nodehelp import STREAMR, connected, forge, get, messages, running_node
 from .processes import NodeProcess, node_process
 
@@ -102,6 +108,30 @@ async def notes_per_second(node: Node) -> None:
     assert node.store.next_offset == 0
 
 
+async def mosaic_bans(node: Node) -> None:
+    async with speaking(node, "websocket", LAYOUT_A) as peer:
+        assert await peer.submit(make(1)) is Result.ACCEPTED
+        reload(node, mosaic_bans=keys.encode(keys.Printable.USER_KEY, MOSAIC_ALICE.public))
+        assert await peer.submit(make(2)) is Result.PUBKEY_PERM_BANNED
+
+
+async def mosaic_requests_per_second(node: Node) -> None:
+    reload(node, mosaic_requests_per_second=0.001)
+    async with speaking(node, "websocket", LAYOUT_A) as peer:
+        assert await peer.query(by(MOSAIC_ALICE)) == ([], Result.SUCCESS)
+        assert await peer.query(by(MOSAIC_ALICE)) == ([], Result.TOO_FAST)
+
+
+async def mosaic_idle_seconds(node: Node) -> None:
+    reload(node, mosaic_idle_seconds=1e-6)
+    async with speaking(node, "websocket", LAYOUT_A) as peer:
+        assert await peer.query(by(MOSAIC_ALICE)) == ([], Result.SUCCESS)
+        for connection in node.connections:
+            connection.ping()
+        assert (await peer.next()).type is MessageType.CLOSING
+        await peer.end()
+
+
 SHOWN: dict[str, Callable[[Node], Awaitable[None]]] = {
     each.__name__: each
     for each in (
@@ -113,6 +143,9 @@ SHOWN: dict[str, Callable[[Node], Awaitable[None]]] = {
         hot_hours,
         notes_burst,
         notes_per_second,
+        mosaic_bans,
+        mosaic_requests_per_second,
+        mosaic_idle_seconds,
     )
 }
 ELSEWHERE = {"log_level", "log_format", "tls_cert", "tls_key", "tls_key_password"}

@@ -18,11 +18,13 @@ from catchment.errors import PeerFault
 from catchment.model import MAX_SAFE_INTEGER, Range, Ref, Topic
 from catchment.sessions import streamr
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
-from catchment.sessions.registry import BY_PATH, DIALECTS
+from catchment.sessions.registry import BY_PATH, DIALECTS, House, Upgrade
 from catchment.sessions.streamr import MAX_FRAME, MAX_RESEND_LAST, StreamrSession, negotiate
 from catchment.sessions.streamr_forms import PAIRS
 from catchment.sessions.streamr_publish import MAX_FUTURE_MS
 from catchment.wire.streamr.fields import MessageRef
+
+from .mosaichelp import Room
 
 NOW = 1_700_000_000_000_000
 """Microseconds; the messages of `make_message` are of that very millisecond."""
@@ -485,7 +487,7 @@ class TestNegotiation:
     def test_the_registry_knows_the_path(self) -> None:
         dialect = BY_PATH["/api/v1/ws"]
         assert dialect in DIALECTS
-        session = dialect.open(VERSIONS, Access(open_to_all=True))
+        session = dialect.open(Upgrade(VERSIONS), House(Access(open_to_all=True), Room().house))
         assert (session.protocol, session.version, session.max_frame) == (dialect.protocol, 32, dialect.max_frame)
 
 

@@ -40,6 +40,10 @@ class Status(IntEnum):
     REFUSED = 3
     FAILED = 4
     ACCEPTED = 5
+    PASSED = 6
+    """Judged good, and to be delivered without being kept."""
+    UNHEARD = 7
+    """Passed, and nobody was there to hear it."""
 
 
 class Origin(Protocol):
@@ -103,6 +107,9 @@ class Publish(msgspec.Struct, gc=False, eq=False):
         gate: asked just before the commit.
         subject: what the gate wants to know of it.
         fault: why it was refused, if a check or a gate said so.
+        passes: what it becomes when its check finds nothing wrong.
+        route: takes it to its receivers in place of the subscriptions of its topic, and says how many there were.
+        offset: the place the log gave it.
     """
 
     request_id: str
@@ -115,6 +122,9 @@ class Publish(msgspec.Struct, gc=False, eq=False):
     gate: Gate | None = None
     subject: object = None
     fault: PeerFault | None = None
+    passes: Status = Status.ACCEPTED
+    route: Callable[[Publish], int] | None = None
+    offset: int = -1
 
 
 class Broker:
@@ -138,11 +148,10 @@ class Broker:
 
         A check that breaks (our fault) fails its own publish and no other.
         """
-        accepted = Status.ACCEPTED
         for publish in batch:
             check = publish.check
             if check is None:
-                publish.status = accepted
+                publish.status = publish.passes
                 continue
             try:
                 verdict = check()
@@ -154,7 +163,7 @@ class Broker:
                 publish.status = Status.FAILED
                 continue
             if verdict.accepted:
-                publish.status = Status.ACCEPTED
+                publish.status = publish.passes
             else:
                 publish.status = Status.REFUSED
                 publish.entry = msgspec.structs.replace(publish.entry, kind=model.Kind.REFUSED, verdict=verdict)
@@ -232,6 +241,7 @@ class Broker:
         for publish, offset in zip(kept, offsets[notes : notes + len(kept)], strict=True):
             if offset != DUPLICATE:
                 publish.status = stored
+                publish.offset = offset
             elif publish.renumber is None:
                 publish.status = Status.DUPLICATE
                 self._note(self._notes, publish, now)
@@ -313,7 +323,8 @@ class Broker:
         run: list[Publish] = []
         last: _Counted | None = None
         told: list[Publish] = []
-        stored = Status.STORED
+        routed: list[Publish] = []
+        stored, passed = Status.STORED, Status.PASSED
         for publish in batch:
             entry, status = publish.entry, publish.status
             ending = (status, entry.protocol, entry.version, entry.verdict)
@@ -321,13 +332,16 @@ class Broker:
                 last = ending
                 run = runs.setdefault(last, [])
             run.append(publish)
-            if status is stored:
-                topic = (entry.topic, entry.partition, entry.protocol)
-                waiting = topics.get(topic)
-                if waiting is None:
-                    topics[topic] = [entry]
+            if status is stored or status is passed:
+                if publish.route is not None:
+                    routed.append(publish)
                 else:
-                    waiting.append(entry)
+                    topic = (entry.topic, entry.partition, entry.protocol)
+                    waiting = topics.get(topic)
+                    if waiting is None:
+                        topics[topic] = [entry]
+                    else:
+                        waiting.append(entry)
                 if not publish.acknowledge:
                     continue
             told.append(publish)
@@ -335,6 +349,7 @@ class Broker:
             self._deliver_topic(model.Topic(*topic), entries)
             if self.observe is not None:
                 self.observe(model.Topic(*topic), entries)
+        _take_routes(routed)
         if self.forward is not None:
             self.forward([publish for publish in batch if publish.status is stored])
         _answer(told)
@@ -358,6 +373,16 @@ def _refuse(publish: Publish, fault: PeerFault, verdict: model.Verdict) -> None:
     publish.entry = msgspec.structs.replace(publish.entry, kind=model.Kind.REFUSED, verdict=verdict)
 
 
+def _take_routes(routed: Sequence[Publish]) -> None:
+    """Deliver what finds its receivers by itself."""
+    for publish in routed:
+        assert publish.route is not None
+        heard = publish.route(publish)
+        metrics.DELIVERIES.inc(heard)
+        if not heard and publish.status is Status.PASSED:
+            publish.status = Status.UNHEARD
+
+
 def _answer(told: Sequence[Publish]) -> None:
     """Tell publishers how their messages ended."""
     for publish in told:
@@ -371,7 +396,7 @@ def _answer(told: Sequence[Publish]) -> None:
 def _counter(status: Status, protocol: model.Protocol, version: int, verdict: model.Verdict) -> Counter:
     """What counts messages that ended like this; as many as there are versions and outcomes."""
     name = lake.protocol_name(protocol)
-    if status is Status.STORED:
+    if status is Status.STORED or status is Status.PASSED:
         return metrics.ACCEPTED.labels(name, str(version))
     if status is Status.DUPLICATE:
         return metrics.DUPLICATES.labels(name, str(version))

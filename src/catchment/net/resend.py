@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from catchment import metrics, model
 from catchment.net.outbox import HIGH_WATER
-from catchment.sessions.base import Resend, Resending
+from catchment.sessions.base import Resend, Resending, Source
 from catchment.store.history import History
 
 log = logging.getLogger(__name__)
@@ -28,18 +28,22 @@ PAGE_BYTES: Final = HIGH_WATER
 Shaped = TypeVar("Shaped")
 
 
-class Peer(Protocol):
-    """The connection a resend goes to."""
-
-    @property
-    def session(self) -> Resending:
-        """Words the messages."""
+class Taker(Protocol):
+    """Who takes payloads."""
 
     def send_all(self, payloads: Sequence[bytes]) -> None:
         """Takes them."""
 
     async def room(self) -> bool:
         """Waits until the peer has read enough; False when it is gone."""
+
+
+class Peer(Taker, Protocol):
+    """The connection a resend goes to."""
+
+    @property
+    def session(self) -> Resending:
+        """Words the messages."""
 
 
 class Resender:
@@ -74,6 +78,25 @@ class Resender:
             peer.send_all([session.resend_failed(request)])
             return
         peer.send_all([session.resend_ended(request, count)])
+
+    async def serve(self, peer: Taker, source: Source) -> None:
+        """Send what a source makes, a page when the peer has taken the last. A failure of ours is answered too."""
+        loop = asyncio.get_running_loop()
+        try:
+            while not source.closed and await peer.room():
+                payloads = await loop.run_in_executor(self._readers, source.page)
+                if source.closed:
+                    return
+                if payloads:
+                    peer.send_all(payloads)
+                if source.done:
+                    source.ended()
+                    return
+        except Exception:
+            # Our fault whatever it is; the peer must not wait for ever.
+            log.exception("an answer broke")
+            if not source.closed:
+                peer.send_all([source.failed()])
 
     async def _send_all(self, peer: Peer, request: Resend) -> int:
         sent = 0

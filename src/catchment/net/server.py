@@ -12,6 +12,7 @@ import fcntl
 import ipaddress
 import logging
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,18 +27,23 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 from catchment import __version__, config, lake, metrics
 from catchment.config import MIB, Settings
 from catchment.core.access import Access
+from catchment.core.bans import Bans
 from catchment.core.broker import Broker
 from catchment.core.limits import NoteQuota
+from catchment.core.mosaic import Mosaic
+from catchment.core.mosaic_search import posting_of
 from catchment.core.subscriptions import Subscriptions
 from catchment.errors import OurFault, PeerFault, UserError
+from catchment.model import Protocol
 from catchment.net.http import HANDSHAKE_SECONDS, FrontDoor, HttpApp
+from catchment.net.identity import IDENTITY_FILE, load_identity
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.registrar import Registrar
 from catchment.net.resend import Resender
 from catchment.net.tls import TLS_SETTINGS, ServerTls
 from catchment.net.tls import load as load_certificate
 from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection
-from catchment.sessions.registry import BY_PATH, DIALECTS
+from catchment.sessions.registry import BY_PATH, DIALECTS, House, Upgrade
 from catchment.store.history import History
 from catchment.store.lmdb import LmdbStore
 from catchment.store.sealing import Sealer, retire
@@ -88,7 +94,17 @@ class Node:
         self._tls = ServerTls(settings) if settings.tls_cert or settings.tls_key else None
         self._lock = lock_folder(self.folder)
         self._forget_ready_file()
-        self.store = LmdbStore.open(self.folder / "store", max_bytes=settings.store_bytes or None)
+        self.store = LmdbStore.open(
+            self.folder / "store", max_bytes=settings.store_bytes or None, extracts={Protocol.MOSAIC: posting_of}
+        )
+        self.mosaic = Mosaic(
+            self.store,
+            signer=load_identity(self.folder / IDENTITY_FILE),
+            bans=Bans(settings.mosaic_bans),
+            requests_per_second=settings.mosaic_requests_per_second,
+            idle_seconds=settings.mosaic_idle_seconds,
+        )
+        self.house = House(self.access, self.mosaic)
         self.sealer = Sealer(self.store, self.lake_address, lock_path=self.folder / "seal.lock")
         self._sealing = ThreadPoolExecutor(1, thread_name_prefix="sealer")
         await self._check_lake()
@@ -199,6 +215,9 @@ class Node:
         self.store.max_bytes = merged.store_bytes or None
         if {"notes_per_second", "notes_burst"} & set(applied):
             self.broker.quota.change(notes_per_second=merged.notes_per_second, notes_burst=merged.notes_burst)
+        self.mosaic.bans = Bans(merged.mosaic_bans)
+        self.mosaic.requests_per_second = merged.mosaic_requests_per_second
+        self.mosaic.idle_seconds = merged.mosaic_idle_seconds
         if "seal_seconds" in applied:
             self._seal_changed.set()
         return applied, restart
@@ -229,7 +248,7 @@ class Node:
             "next_offset": self.store.next_offset,
             "sealed_offset": self._sealed,
             "connections": len(self.connections),
-            "subscriptions": self.broker.subscriptions.count(),
+            "subscriptions": self.broker.subscriptions.count() + len(self.mosaic.watches),
         }
 
     # Connections.
@@ -267,8 +286,12 @@ class Node:
             return _refuse(404, f"No WebSocket protocol is spoken at this path; known paths: {known}\n")
         if self._draining:
             return _refuse(503, "The node is shutting down.\n")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        asked = {name.strip() for name in headers.get("sec-websocket-protocol", "").split(",")}
+        if dialect.subprotocol and dialect.subprotocol not in asked:
+            return _refuse(400, f"Ask for the subprotocol {dialect.subprotocol} to speak at {path}.\n")
         try:
-            session = dialect.open(dict(parse_qsl(query)), self.access)
+            session = dialect.open(Upgrade(dict(parse_qsl(query)), headers, secrets.token_bytes(32)), self.house)
         except PeerFault as fault:
             return _refuse(400, fault.message + "\n")
         connection = Connection(
@@ -280,7 +303,7 @@ class Node:
             on_closed=self._closed,
         )
         # Our own client sees by this that publishes are acknowledged (docs/decisions/0005-publish-acknowledgement.md).
-        accepted = WSUpgradeResponse.create_101_response({"Catchment-Version": __version__})
+        accepted = WSUpgradeResponse.create_101_response({"Catchment-Version": __version__, **session.upgrade_headers})
         return WSUpgradeResponseWithListener(accepted, connection)
 
     def _closed(self, connection: Connection) -> None:

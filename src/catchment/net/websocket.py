@@ -20,7 +20,7 @@ from catchment.errors import PeerFault
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.outbox import Outbox
 from catchment.net.resend import Resender
-from catchment.sessions.base import Command, Resend, Send, Session, Subscribe, Unsubscribe
+from catchment.sessions.base import Close, Command, Resend, Send, Serve, Session, Subscribe, Unsubscribe
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,11 @@ def frame(payload: bytes, *, text: bool = True) -> bytes:
     if size < 65536:
         return b"%c\x7e%b%b" % (opcode, size.to_bytes(2), payload)
     return b"%c\x7f%b%b" % (opcode, size.to_bytes(8), payload)
+
+
+def binary_frame(payload: bytes) -> bytes:
+    """A server's data frame for bytes that are no text."""
+    return frame(payload, text=False)
 
 
 _framed_forms: dict[Form, Form] = {}
@@ -90,6 +95,7 @@ class Connection(WSListener):
         self._on_closed = on_closed
         self._subscriptions: Subscriptions = ingest.broker.subscriptions
         self._form = framed(session.form)
+        self._wrap: Callable[[bytes], bytes] = frame if session.text else binary_frame
         self._topics: set[model.Topic] = set()
         self._fragments: bytearray | None = None
         self._fragments_size = 0
@@ -110,6 +116,7 @@ class Connection(WSListener):
         self.sender = str(peer[0]) if peer else "?"
         self.outbox = Outbox(transport.underlying_transport, limit=self._outbox_limit, on_overflow=self._cut)
         metrics.CONNECTIONS.labels(self.protocol_name).inc()
+        self.session.connected(self.sender, self._send)
         self._on_opened(self)
 
     def on_ws_frame(self, transport: WSTransport, received: WSFrame) -> None:
@@ -140,6 +147,7 @@ class Connection(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         """End."""
         self.outbox.close()
+        self.session.disconnected()
         for task in self._resends:
             task.cancel()
         for topic in self._topics:
@@ -162,17 +170,18 @@ class Connection(WSListener):
         """Tell the peer how a publish ended."""
         answer = self.session.published(request_id, status, verdict)
         if answer is not None:
-            self.outbox.write(frame(answer))
+            self._send(answer)
 
     def refused(self, request_id: str, fault: PeerFault) -> None:
         """Tell the peer why a publish was refused."""
-        self.outbox.write(frame(self.session.refused(request_id, fault)))
+        self._send(self.session.refused(request_id, fault))
 
     # What a resend calls.
 
     def send_all(self, payloads: Sequence[bytes]) -> None:
         """Send payloads, each in a frame of its own."""
-        self.outbox.write(b"".join([frame(payload) for payload in payloads]))
+        wrap = self._wrap
+        self.outbox.write(b"".join([wrap(payload) for payload in payloads]))
 
     async def room(self) -> bool:
         """Wait until the peer has read enough; False when it is gone."""
@@ -189,6 +198,8 @@ class Connection(WSListener):
             return
         self._awaiting_pong = True
         self.outbox.write(PING)
+        for command in self.session.idle(now_us()):
+            self._carry_out(command)
 
     def stop_reading(self) -> None:
         """Take no more frames: the node is about to end."""
@@ -196,12 +207,15 @@ class Connection(WSListener):
         self._transport.underlying_transport.pause_reading()
 
     def goodbye(self) -> None:
-        """Close as a node that goes away (RFC 6455, section 7.4.1: 1001).
+        """Close as a node that goes away (RFC 6455, section 7.4.1: 1001), after the protocol's own words.
 
         TCP is closed when the peer has answered (section 7.1.1). Closed before, its answer would meet a reset, which
         old clients do not survive. Whatever else it still sends is not taken.
         """
         self._said_goodbye = True
+        words = self.session.goodbye()
+        if words is not None:
+            self._send(words)
         self._transport.send_close(WSCloseCode.GOING_AWAY, b"the node is shutting down")
         self._transport.underlying_transport.resume_reading()
 
@@ -230,10 +244,15 @@ class Connection(WSListener):
         elif self._fragments_size > limit * HARD_LIMIT_FACTOR:
             self._close(WSCloseCode.MESSAGE_TOO_BIG, b"too many fragments")
             return
+        elif not self._fragments:
+            self._fragments += received.get_payload_as_bytes()[:HEAD]
         # Between the two limits the beginning is kept, to answer under its request id.
         if received.fin:
             data, self._fragments = bytes(self._fragments), None
             self._message(data, self._fragments_text, self._fragments_size)
+
+    def _send(self, payload: bytes) -> None:
+        self.outbox.write(self._wrap(payload))
 
     def _close(self, code: WSCloseCode, reason: bytes) -> None:
         self._transport.send_close(code, reason)
@@ -263,26 +282,32 @@ class Connection(WSListener):
     def _carry_out(self, command: Command) -> None:
         match command:
             case Send():
-                self.outbox.write(frame(command.payload))
+                self._send(command.payload)
             case Subscribe():
                 self._topics.add(command.topic)
-                self.outbox.write(frame(command.answer))
+                self._send(command.answer)
                 self._subscriptions.add(command.topic, self._form, self.outbox)
             case Unsubscribe():
                 self._topics.discard(command.topic)
                 self._subscriptions.remove(command.topic, self._form, self.outbox)
-                self.outbox.write(frame(command.answer))
+                self._send(command.answer)
             case Resend() if len(self._resends) >= MAX_RESENDS:
-                self.outbox.write(frame(self.session.resend_failed(command)))
-            case Resend():
+                self._send(self.session.resend_failed(command))
+            case Resend() | Serve():
                 task = asyncio.get_running_loop().create_task(self._resend(command))
                 self._resends.add(task)
                 task.add_done_callback(self._resends.discard)
+            case Close():
+                self._send(command.payload)
+                self._close(WSCloseCode.OK, b"")
 
-    async def _resend(self, command: Resend) -> None:
+    async def _resend(self, command: Resend | Serve) -> None:
         # Each holds a page while it writes: a few at a time, the others wait their turn.
         async with self._resend_slots:
-            await self._resender.run(self, command)
+            if isinstance(command, Serve):
+                await self._resender.serve(self, command.source)
+            else:
+                await self._resender.run(self, command)
 
     def _read_on(self) -> None:
         self._paused = self._stopped

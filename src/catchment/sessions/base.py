@@ -6,7 +6,8 @@ asks the session to word the answers. That is why the broker, the tests and a si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -45,7 +46,37 @@ class Resend(msgspec.Struct, frozen=True, gc=False):
     last: int | None = None
 
 
-Command = Send | Publish | Subscribe | Unsubscribe | Resend
+class Source(Protocol):
+    """An answer of any length, made page by page."""
+
+    done: bool
+    """Whether the last page has been made."""
+    closed: bool
+    """Whether nobody wants it any more; nothing more is sent."""
+
+    def page(self) -> Sequence[bytes]:
+        """The next payloads, perhaps none. Runs on a reader's thread and may read the store."""
+
+    def ended(self) -> None:
+        """The last page was handed to the connection. Runs on the event loop."""
+
+    def failed(self) -> bytes:
+        """Word the end of an answer that broke: our fault, no detail. Runs on the event loop."""
+
+
+class Serve(msgspec.Struct, frozen=True, gc=False):
+    """Send what a source makes, no faster than the peer reads."""
+
+    source: Source
+
+
+class Close(msgspec.Struct, frozen=True, gc=False):
+    """Send this payload, then end the connection."""
+
+    payload: bytes
+
+
+Command = Send | Publish | Subscribe | Unsubscribe | Resend | Serve | Close
 
 
 class Resending(Protocol):
@@ -64,6 +95,27 @@ class Resending(Protocol):
         """Word the failure of a resend that was our fault."""
 
 
+class TextSession:
+    """What a conversation of text has that does nothing unless it is asked."""
+
+    text = True
+    upgrade_headers: Mapping[str, str] = MappingProxyType({})
+
+    def connected(self, address: str, send: Callable[[bytes], None]) -> None:
+        """Nothing depends on it."""
+
+    def disconnected(self) -> None:
+        """Nothing is left to do."""
+
+    def idle(self, now: int) -> Sequence[Command]:
+        """Silence is fine."""
+        return ()
+
+    def goodbye(self) -> bytes | None:
+        """Say nothing."""
+        return None
+
+
 class Session(Resending, Protocol):
     """A conversation with one peer."""
 
@@ -72,6 +124,22 @@ class Session(Resending, Protocol):
     form: Form
     max_frame: int
     """Frames above this many bytes are answered with `frame_too_large` and passed over."""
+    text: bool
+    """Whether payloads are text."""
+    upgrade_headers: Mapping[str, str]
+    """What the answer to the upgrade request carries beside the usual."""
+
+    def connected(self, address: str, send: Callable[[bytes], None]) -> None:
+        """The peer is there: from where, and what takes payloads that answer no frame."""
+
+    def disconnected(self) -> None:
+        """The peer is gone."""
+
+    def idle(self, now: int) -> Sequence[Command]:
+        """Asked every minute or so; a peer that has been silent for too long may be told to go."""
+
+    def goodbye(self) -> bytes | None:
+        """Word the end of a node that goes away; None when the protocol says nothing."""
 
     def receive(self, data: bytes, *, text: bool, now: int) -> Sequence[Command]:
         """Take one frame; `now` is UTC microseconds. Errors of the peer come back as `Send` commands."""

@@ -9,8 +9,31 @@ import msgspec
 
 from catchment import model
 from catchment.core.access import Access
+from catchment.core.mosaic import Mosaic
+from catchment.sessions import mosaic
 from catchment.sessions.base import Session
 from catchment.sessions.streamr import StreamrSession
+
+
+class House(msgspec.Struct, frozen=True):
+    """What the conversations of a node share."""
+
+    access: Access
+    mosaic: Mosaic
+
+
+class Upgrade(msgspec.Struct, frozen=True):
+    """What an upgrade request says, and what a conversation may need that it cannot make itself.
+
+    Attributes:
+        query: the parameters of its target.
+        headers: their names in lower case.
+        chance: 32 random bytes.
+    """
+
+    query: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
+    chance: bytes = bytes(32)
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -18,11 +41,24 @@ class Dialect(msgspec.Struct, frozen=True):
 
     protocol: model.Protocol
     path: str
-    open: Callable[[Mapping[str, str], Access], Session]
-    """Given the query of the upgrade request and the node's access; raises PeerFault to refuse it with HTTP 400."""
+    open: Callable[[Upgrade, House], Session]
+    """Raises PeerFault to refuse the request with HTTP 400."""
     max_frame: int
+    subprotocol: str = ""
+    """What the client must ask for by Sec-WebSocket-Protocol; empty when it need not."""
 
 
-DIALECTS: Final = (Dialect(model.Protocol.STREAMR, "/api/v1/ws", StreamrSession.open, StreamrSession.max_frame),)
+def _open_streamr(upgrade: Upgrade, house: House) -> Session:
+    return StreamrSession.open(upgrade.query, house.access)
+
+
+def _open_mosaic(upgrade: Upgrade, house: House) -> Session:
+    return mosaic.open_websocket(upgrade.headers, house.mosaic, upgrade.chance)
+
+
+DIALECTS: Final = (
+    Dialect(model.Protocol.STREAMR, "/api/v1/ws", _open_streamr, StreamrSession.max_frame),
+    Dialect(model.Protocol.MOSAIC, "/", _open_mosaic, mosaic.MAX_FRAME, mosaic.SUBPROTOCOL),
+)
 
 BY_PATH: Final[Mapping[str, Dialect]] = {dialect.path: dialect for dialect in DIALECTS}

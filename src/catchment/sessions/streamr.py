@@ -16,7 +16,7 @@ from catchment import metrics, model
 from catchment.core.access import Access
 from catchment.core.broker import Publish, Status
 from catchment.errors import PeerFault
-from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
+from catchment.sessions.base import Command, Resend, Send, Subscribe, TextSession, Unsubscribe
 from catchment.sessions.streamr_forms import PAIRS
 from catchment.sessions.streamr_publish import prepare, with_sequence
 from catchment.wire.streamr import control, legacy, message, publish
@@ -63,7 +63,7 @@ def _supported(query: Mapping[str, str], name: str, versions: Iterable[int]) -> 
     return int(value)
 
 
-class StreamrSession:
+class StreamrSession(TextSession):
     """One client's conversation."""
 
     protocol = model.Protocol.STREAMR

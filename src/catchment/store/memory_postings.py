@@ -20,6 +20,10 @@ class MemoryPostings:
         self._found: dict[bytes, tuple[model.Protocol, Posting, Hit]] = {}
         self._slots: dict[_Slot, dict[bytes, bytes]] = {}
 
+    def keeps(self, protocol: model.Protocol) -> bool:
+        """See `Postings.keeps`."""
+        return protocol in self.extracts
+
     def add(self, entry: model.Entry, offset: int) -> None:
         """File an entry, unless something newer stands in its slot; take out what it replaces."""
         posting = self.extracts[entry.protocol](entry.raw)

@@ -100,6 +100,9 @@ class Hit(NamedTuple):
 class Postings(Protocol):
     """What may be asked of the lists. Part of the store's contract: any thread asks, each call is one short read."""
 
+    def keeps(self, protocol: model.Protocol) -> bool:
+        """Whether entries of a protocol are found here, and stay when the log's rows are dropped."""
+
     def search(
         self,
         protocol: model.Protocol,
@@ -155,6 +158,10 @@ class LmdbPostings:
         self._postings = postings
         self._kept = kept
         self._read = read
+
+    def keeps(self, protocol: model.Protocol) -> bool:
+        """See `Postings.keeps`."""
+        return protocol in self.extracts
 
     def writer(self, txn: _Txn) -> PostingWriter:
         """What files entries in a write transaction."""

@@ -317,10 +317,11 @@ class Sealer:
 
 
 def retire(store: Store, *, sealed_to: int, older_than_us: int, limit: int, slice_rows: int = 256) -> int:
-    """Drop hot rows that are sealed, were received before `older_than_us`, and are Streamr's; return how many went.
+    """Drop hot rows that are sealed, were received before `older_than_us`, and are not needed; return how many went.
 
-    The store drops a prefix of the log, so this stops at the first row that may not go: one PoPStellar or Mosaic row
-    keeps all after it hot. Drops at most `limit` rows, `slice_rows` at a time, so that commits get in between.
+    Streamr's rows are read from the lake again, and those found by terms are kept beside the log (`postings.py`).
+    The store drops a prefix of the log, so this stops at the first row that may not go: one PoPStellar row keeps all
+    after it hot. Drops at most `limit` rows, `slice_rows` at a time, so that commits get in between.
     To be called by the thread that appends.
 
     Args:
@@ -336,8 +337,8 @@ def retire(store: Store, *, sealed_to: int, older_than_us: int, limit: int, slic
         before = -1
         for row in rows:
             entry = row.entry
-            streamr = entry.protocol is model.Protocol.STREAMR
-            if row.offset > sealed_to or entry.received_at >= older_than_us or not streamr:
+            needed = entry.protocol is not model.Protocol.STREAMR and not store.postings.keeps(entry.protocol)
+            if row.offset > sealed_to or entry.received_at >= older_than_us or needed:
                 break
             before = row.offset + 1
         went = store.drop(before, limit=slice_rows) if before >= 0 else 0

@@ -215,6 +215,20 @@ def test_nothing_but_a_peers_fault_comes_of_altered_frames(
     code_of(bytes(frame), layout)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_records_are_written_alike_one_by_one_and_in_a_row(layout: Layout) -> None:
+    writer = frames.RecordWriter(b"qi", layout)
+    for size in (0, 240, 70_000, 1_048_576):
+        body = b"r" * size
+        assert writer.write(body) == frames.encode(Message(MessageType.RECORD, query_id=b"qi", body=body), layout)
+
+
+def test_a_layout_is_recognised_by_the_beginning_of_a_message_too() -> None:
+    for layout in LAYOUTS:
+        frame = frames.encode(Message(MessageType.SUBMISSION, body=bytes(5000)), layout)
+        assert frames.recognise(frame[:64], len(frame)) is layout
+
+
 def test_numbers_that_do_not_fit_are_not_written() -> None:
     with pytest.raises(ValueError, match="version 256"):
         frames.encode(Message(MessageType.HELLO, version=256), LAYOUT_B)

@@ -240,20 +240,25 @@ def frame_size(head: bytes, layout: Layout) -> int:
     return size
 
 
-def recognise(frame: bytes) -> Layout:
+def recognise(frame: bytes, size: int | None = None) -> Layout:
     """The layout of a whole message on its own: the one whose length field fits, A when both do or neither does.
 
     Where A has no length field, B's decides: those bytes are zero in A.
+
+    Args:
+        frame: the message, or its beginning.
+        size: how long the message is, if `frame` is only its beginning.
     """
-    if len(frame) >= HEADER and not _fits(frame, LAYOUT_A) and _fits(frame, LAYOUT_B):
+    length = len(frame) if size is None else size
+    if len(frame) >= HEADER and not _fits(frame, length, LAYOUT_A) and _fits(frame, length, LAYOUT_B):
         return LAYOUT_B
     return LAYOUT_A
 
 
-def _fits(frame: bytes, layout: Layout) -> bool:
+def _fits(frame: bytes, size: int, layout: Layout) -> bool:
     row = layout.rows.get(frame[0])
     length = layout.length if row is None else row.length
-    return length.end > 0 and length.read(frame) == len(frame)
+    return length.end > 0 and length.read(frame) == size
 
 
 def recognise_hello(head: bytes) -> Layout:
@@ -327,6 +332,24 @@ def encode(message: Message, layout: Layout) -> bytes:
     if end:
         head[start:end] = _number(len(head) + len(body) - beside, end - start, "length")
     return bytes(head) + body
+
+
+class RecordWriter:
+    """Writes the Record messages of one query; what all of them have in common is made once."""
+
+    __slots__ = ("_behind", "_size", "_start", "_width")
+
+    def __init__(self, query_id: bytes, layout: Layout) -> None:
+        head = encode(Message(MessageType.RECORD, query_id=query_id), layout)
+        start, end, _ = layout.rows[MessageType.RECORD].length
+        self._start, self._behind = head[:start], head[end:]
+        self._width = end - start
+        self._size = len(head)
+
+    def write(self, raw: bytes) -> bytes:
+        """The message that carries a record."""
+        length = (self._size + len(raw)).to_bytes(self._width, "little")
+        return b"".join((self._start, length, self._behind, raw))
 
 
 def _body_bytes(message: Message, body: Body) -> bytes:
