@@ -18,7 +18,7 @@ import msgspec
 
 from catchment import model
 from catchment.client.streamr.connection import Connection
-from catchment.client.streamr.decryption import Opener
+from catchment.client.streamr.decryption import HistoryOpener, Opener
 from catchment.client.streamr.keys import KeyExchange, KeyTiming
 from catchment.client.streamr.keystore import KeyStore
 from catchment.client.streamr.publisher import Publisher
@@ -50,6 +50,8 @@ MAX_WAITING: Final = 10_000
 """Messages of one subscription that may wait for their keys."""
 RSA_BITS: Final = 4096
 """What the published clients make (facts/streamr.md, section 4)."""
+
+NOT_ENCRYPTED: Final = message.EncryptionType.NONE
 
 Allow = Callable[[str, str], bool | Awaitable[bool]]
 T = TypeVar("T")
@@ -188,30 +190,50 @@ class StreamrClient:
             ConnectionEnded: the node cannot be reached.
             UserError: it cannot be encrypted: there is no private key, or the text is not JSON.
         """
-        where = await self._partition(stream_id, partition, partition_key)
-        text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
-        when = now_ms() if timestamp is None else timestamp
-        chain = self._chain(stream_id, where)
-        if encrypt:
-            return await self._publish_encrypted(chain, text, when)
-        return await self._publish_next(chain, chain.make(text, when))
-
-    async def _publish_next(self, chain: Chain, raw: bytes) -> str:
+        chain, raw = await self._make(stream_id, content, partition, partition_key, timestamp, encrypt=encrypt)
         try:
             return await self.publish_raw(raw)
         except Refused:
             chain.take_back(raw)  # else the next message would name one that nobody has
             raise
 
-    async def _publish_encrypted(self, chain: Chain, text: str, when: int) -> str:
-        stream = await self._encrypted_stream(chain.stream_id)
-        try:
-            msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            # A reader knows by this that it has the right key.
-            raise UserError("Content to be encrypted must be JSON: publish a value, or text that is JSON.") from None
-        key, next_key, start = stream.keys_for(chain, when)
-        return await self._publish_next(chain, chain.make(text, start, key=key, next_key=next_key))
+    async def send(
+        self,
+        stream_id: str,
+        content: object,
+        *,
+        partition: int | None = None,
+        partition_key: str | int | None = None,
+        timestamp: int | None = None,
+        encrypt: bool = False,
+    ) -> asyncio.Future[str]:
+        """Publish without waiting: the future is done when the node has it on disk, so many can be on their way.
+
+        Messages of one stream-partition are sent in the order of the calls. See `publish` for the rest.
+        """
+        _, raw = await self._make(stream_id, content, partition, partition_key, timestamp, encrypt=encrypt)
+        return await self.send_raw(raw)
+
+    async def _make(
+        self,
+        stream_id: str,
+        content: object,
+        partition: int | None,
+        key: str | int | None,
+        timestamp: int | None,
+        *,
+        encrypt: bool,
+    ) -> tuple[Chain, bytes]:
+        if partition is None:
+            partition = 0 if key is None else partition_of(key, await self._rest.partitions(stream_id))
+        text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
+        stream = await self._encrypted_stream(stream_id, text) if encrypt else None
+        chain = self._chain(stream_id, partition)
+        when = now_ms() if timestamp is None else timestamp
+        if stream is None:
+            return chain, chain.make(text, when)
+        with_key, next_key, when = stream.keys_for(chain, when)
+        return chain, chain.make(text, when, key=with_key, next_key=next_key)
 
     async def publish_raw(self, raw: bytes) -> str:
         """Publish a message that is already made; see `publish`."""
@@ -226,11 +248,6 @@ class StreamrClient:
         """
         return await self._publisher.send(raw)
 
-    async def _partition(self, stream_id: str, partition: int | None, key: str | int | None) -> int:
-        if partition is not None:
-            return partition
-        return 0 if key is None else partition_of(key, await self._rest.partitions(stream_id))
-
     def _chain(self, stream_id: str, partition: int) -> Chain:
         found = self._chains.get((stream_id, partition))
         if found is None:
@@ -239,9 +256,14 @@ class StreamrClient:
 
     # Group keys of our own.
 
-    async def _encrypted_stream(self, stream_id: str) -> EncryptedStream:
+    async def _encrypted_stream(self, stream_id: str, text: str = "{}") -> EncryptedStream:
         if self._exchange is None:
             raise UserError("Encrypting needs a private key: whoever asks for the group key is answered signed.")
+        try:
+            msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            # A reader knows by this that it has the right key.
+            raise UserError("Content to be encrypted must be JSON: publish a value, or text that is JSON.") from None
         await self._exchange.start()
         found = self._encrypted.get(stream_id)
         if found is None:
@@ -376,7 +398,7 @@ class StreamrClient:
             self._reader,
             topic,
             judge=self._judged,
-            opener=Opener(self.keystore, own_address=self.address, exchange=self._exchange),
+            opener=self._opener(),
             resend=resend,
             events=events,
             patience=patience or self._patience,
@@ -388,7 +410,7 @@ class StreamrClient:
         return made
 
     async def resend_last(self, stream_id: str, count: int, *, partition: int = 0) -> AsyncGenerator[Received, None]:
-        """The last `count` messages, oldest first."""
+        """The last `count` messages, oldest first; one whose key does not come is handed out `encrypted`."""
         async for received in self._history(Question(model.Topic(stream_id, partition), last=count)):
             yield received
 
@@ -402,17 +424,26 @@ class StreamrClient:
         publisher: str | None = None,
         chain: str | None = None,
     ) -> AsyncGenerator[Received, None]:
-        """The messages from `start` to `end` (to the newest without one), both included, oldest first."""
+        """The messages from `start` to `end` (to the newest without one), both included, oldest first.
+
+        One whose key does not come is handed out `encrypted`.
+        """
         question = Question(model.Topic(stream_id, partition), None, start, end, publisher, chain)
         async for received in self._history(question):
             yield received
 
     async def _history(self, question: Question) -> AsyncGenerator[Received, None]:
+        history = HistoryOpener(self._opener(), timeout=self._timing.timeout)
         async with contextlib.aclosing(replay(self._reader, question)) as messages:
             async for arrived in messages:
                 received = await self._judged(arrived)
                 if received is not None:
-                    yield received
+                    yield (
+                        received if received.message.encryption_type is NOT_ENCRYPTED else await history.open(received)
+                    )
+
+    def _opener(self) -> Opener:
+        return Opener(self.keystore, own_address=self.address, exchange=self._exchange)
 
     async def _judged(self, arrived: Arrived) -> Received | None:
         """What our own check finds; None when it is to be dropped."""

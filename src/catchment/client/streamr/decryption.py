@@ -6,6 +6,7 @@ is bounded in number and time, and ends as `Undecryptable`.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,9 +21,6 @@ from catchment.crypto.groupkeys import CannotDecrypt
 from catchment.errors import CatchmentError, PeerFault
 from catchment.wire.streamr import keyexchange
 from catchment.wire.streamr.message import EncryptionType, MessageType, StreamMessage
-
-NEW_KEY_AND_AES = 3
-"""Message 31's encryptionType for the next key and the content together (facts/streamr.md, section 4)."""
 
 
 class KeyMissing(CatchmentError):
@@ -67,7 +65,7 @@ class Opener:
 
     def _plain(self, made: StreamMessage, group: Group, key: bytes) -> str:
         new_key = None
-        if made.encryption_type == NEW_KEY_AND_AES:
+        if made.encryption_type is EncryptionType.NEW_KEY_AND_AES:
             new_key, data = groupkeys.decrypt_with_new_key(key, made.content)
         else:
             data = groupkeys.decrypt(key, made.content)
@@ -99,6 +97,45 @@ class Opener:
             self.exchange.learn(group, key, key_id=key_id, start=start)
         else:
             self.keystore.remember(*group, key, key_id=key_id, start=start)
+
+
+class HistoryOpener:
+    """Decrypts messages one after the other, waiting for a key where one is missing, once for each key."""
+
+    def __init__(self, opener: Opener, *, timeout: float) -> None:
+        """Read with `opener`; a key is waited for `timeout` seconds."""
+        self._opener = opener
+        self._timeout = timeout
+        self._given_up: set[tuple[Group, str | None]] = set()
+
+    async def open(self, received: Received) -> Received:
+        """The message, readable if its key is there or comes; else as it was, `encrypted`."""
+        made = received.message
+        group = Group(made.msg_id.stream_id, received.publisher)
+        exchange = self._opener.exchange
+        until = asyncio.get_running_loop().time() + self._timeout
+        came = asyncio.Event()
+        if exchange is not None:
+            exchange.listen(group.stream_id, wake := lambda _: came.set())
+        try:
+            while True:
+                came.clear()
+                try:
+                    return self._opener.open(received)
+                except CannotDecrypt:
+                    return received
+                except KeyMissing:
+                    if exchange is None or (group, made.group_key_id) in self._given_up:
+                        return received
+                    exchange.want(group, made.group_key_id, made.msg_id.timestamp, until)
+                async with asyncio.timeout_at(until):
+                    await came.wait()
+        except TimeoutError:
+            self._given_up.add((group, made.group_key_id))
+            return received
+        finally:
+            if exchange is not None:
+                exchange.unlisten(group.stream_id, wake)
 
 
 class _Waiting(NamedTuple):

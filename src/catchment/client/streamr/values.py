@@ -57,6 +57,12 @@ class Received(msgspec.Struct, frozen=True):
         return self.message.content if self.plain is None else self.plain
 
     @property
+    def encrypted(self) -> bool:
+        """Whether the content could not be decrypted: it is what was sent, in hex."""
+        kind = self.message.encryption_type
+        return self.plain is None and kind in (message.EncryptionType.AES, message.EncryptionType.NEW_KEY_AND_AES)
+
+    @property
     def value(self) -> object:
         """The content as a value.
 
