@@ -67,6 +67,8 @@ class Registrar:
 
     def __init__(self, access: Access, store: Store, history: History, ingest: Ingest) -> None:
         self.access = access
+        self.on_change: Callable[[str], None] = lambda _: None
+        """Told which stream is not as it was."""
         self._store = store
         self._history = history
         self._ingest = ingest
@@ -149,6 +151,7 @@ class Registrar:
             self._last = last
             for change in changes:
                 self.access.apply(change)
+                self.on_change(change.stream)
 
     async def save(self) -> None:
         """Write down what has changed beside the log.

@@ -44,6 +44,7 @@ from catchment.net.tls import TLS_SETTINGS, ServerTls
 from catchment.net.tls import load as load_certificate
 from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection
 from catchment.sessions.registry import BY_PATH, DIALECTS, House, Upgrade
+from catchment.sessions.streamr import StreamrSession
 from catchment.store.history import History
 from catchment.store.lmdb import LmdbStore
 from catchment.store.sealing import Sealer, retire
@@ -121,6 +122,7 @@ class Node:
         self.resender = Resender(history)
         self.registrar = Registrar(self.access, self.store, history, self.ingest)
         await self.registrar.load()
+        self.registrar.on_change = self._recheck
         self.http = HttpApp(make_app(self))
         metrics.SEALED_OFFSET.set(self._sealed)
         await self._listen()
@@ -310,6 +312,12 @@ class Node:
         self.connections.discard(connection)
         if self._draining and not self.connections:
             self._empty.set()
+
+    def _recheck(self, stream_id: str) -> None:
+        """A stream has changed: end what is subscribed to it and no longer may be."""
+        for connection in list(self.connections):
+            if isinstance(connection.session, StreamrSession):
+                connection.carry_out(connection.session.recheck(stream_id))
 
     # Background work.
 

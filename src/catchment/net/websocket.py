@@ -219,6 +219,11 @@ class Connection(WSListener):
         self._transport.send_close(WSCloseCode.GOING_AWAY, b"the node is shutting down")
         self._transport.underlying_transport.resume_reading()
 
+    def carry_out(self, commands: Sequence[Command]) -> None:
+        """Do what the session wants done though no frame came."""
+        for command in commands:
+            self._carry_out(command)
+
     def cut(self) -> None:
         """End without a word."""
         self._transport.disconnect(graceful=False)

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from catchment import metrics, model
-from catchment.core.access import Access
+from catchment.core.access import ANONYMOUS, Access, Caller
 from catchment.core.broker import Publish, Status
 from catchment.errors import PeerFault
 from catchment.sessions.base import Command, Resend, Send, Subscribe, TextSession, Unsubscribe
@@ -86,7 +86,8 @@ class StreamrSession(TextSession):
         self._control_version = control_version
         self._publish_ack = publish_ack
         self._access = access
-        self._topics: set[model.Topic] = set()
+        self._topics: dict[model.Topic, Caller] = {}
+        """What is subscribed to, and for whom."""
         self._last_offsets: dict[int, int] = {}
         """The last offset shown in each resend under way, by the identity of its request."""
         self._last_legacy: dict[tuple[str, int, str], tuple[int, int]] = {}
@@ -235,19 +236,36 @@ class StreamrSession(TextSession):
         Raises:
             PeerFault: it may not.
         """
+        return self._readable(request, now)[0]
+
+    def _readable(self, request: Control, now: int) -> tuple[model.Topic, Caller]:
+        caller = ANONYMOUS
         if self._access is not None:
             caller = self._access.authenticate(request.session_token, request.auth_key, now)
             self._access.check_subscribe(caller, request.stream_id, request.stream_partition)
-        return model.Topic(request.stream_id, request.stream_partition)
+        return model.Topic(request.stream_id, request.stream_partition), caller
+
+    def recheck(self, stream_id: str) -> Sequence[Command]:
+        """End the subscriptions to a stream that are no longer allowed: its permissions or partitions changed."""
+        commands: list[Command] = []
+        for topic, caller in list(self._topics.items()):
+            if topic.name != stream_id or self._access is None:
+                continue
+            try:
+                self._access.check_subscribe(caller, topic.name, topic.partition)
+            except PeerFault as fault:
+                del self._topics[topic]
+                commands.append(Unsubscribe(topic, self._error("", fault.message, fault.code)))
+        return commands
 
     def _subscribe(self, request: Control, now: int) -> Command:
-        topic = self._check_subscribe(request, now)
+        topic, caller = self._readable(request, now)
         if len(self._topics) >= MAX_SUBSCRIPTIONS:
             raise PeerFault(
                 f"Too many subscriptions on one connection; {MAX_SUBSCRIPTIONS} are allowed.",
                 code=ErrorCode.INVALID_REQUEST,
             )
-        self._topics.add(topic)
+        self._topics[topic] = caller
         return Subscribe(topic, self._stream_response(ControlType.SUBSCRIBE_RESPONSE, request.request_id, topic))
 
     def _unsubscribe(self, request: Control, now: int) -> Command:
@@ -257,7 +275,7 @@ class StreamrSession(TextSession):
             raise PeerFault(
                 f"Not subscribed to stream {topic.name} partition {topic.partition}!", code=ErrorCode.INVALID_REQUEST
             )
-        self._topics.discard(topic)
+        del self._topics[topic]
         return Unsubscribe(topic, self._stream_response(ControlType.UNSUBSCRIBE_RESPONSE, request.request_id, topic))
 
     def resend(self, request: Control, now: int) -> Resend:
