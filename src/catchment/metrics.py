@@ -55,6 +55,16 @@ DELIVERIES = Counter(
     "Messages handed to subscribers' connections.",
     registry=REGISTRY,
 )
+FORWARDED = Counter(
+    "catchment_network_forwarded_total",
+    "Messages handed to neighbours in the Streamr network.",
+    registry=REGISTRY,
+)
+INSTRUCTIONS = Counter(
+    "catchment_network_instructions_total",
+    "Instructions this tracker has sent to nodes of the Streamr network.",
+    registry=REGISTRY,
+)
 RESENT = Counter(
     "catchment_broker_resent_total",
     "Messages handed out in resends.",

@@ -30,13 +30,18 @@ class Outbox:
 
     def write(self, data: bytes) -> None:
         """Send bytes, or cut the connection when too much is waiting already."""
+        if self.takes(len(data)):
+            self._transport.write(data)
+
+    def takes(self, size: int) -> bool:
+        """Whether so many bytes may be sent; where too much is waiting already the connection is cut."""
         if self._closed:
-            return
-        if self._paused and self._transport.get_write_buffer_size() + len(data) > self._limit:
+            return False
+        if self._paused and self._transport.get_write_buffer_size() + size > self._limit:
             self.close()
             self._on_overflow()
-            return
-        self._transport.write(data)
+            return False
+        return True
 
     def pause(self) -> None:
         """The transport holds more than `HIGH_WATER`."""

@@ -161,7 +161,7 @@ class OverlayNode:
         """Instructions and requests that were not followed."""
         self._trackers = tuple(sorted(trackers))
         self._started = started
-        self._allowed = allowed
+        self.allowed = allowed
         self._streams: dict[model.Topic, _Stream] = {}
         self._peers: dict[str, _Peer] = {}
         self._by_address: dict[str, str] = {}
@@ -192,6 +192,10 @@ class OverlayNode:
         stream = self._streams.get(topic)
         return [] if stream is None else list(stream.neighbours)
 
+    def tracker_of(self, topic: model.Topic) -> str:
+        """The tracker that instructs us in a stream-partition."""
+        return wire.tracker_of(topic, self._trackers)
+
     # The node itself.
 
     def start(self) -> list[Command]:
@@ -206,7 +210,7 @@ class OverlayNode:
     def join(self, topic: model.Topic, now: float) -> None:
         """Take part in a stream-partition: somebody here subscribes to it or publishes on it."""
         if topic not in self._streams:
-            tracker = wire.tracker_of(topic, self._trackers)
+            tracker = self.tracker_of(topic)
             self._streams[topic] = _Stream(tracker, wanted={}, neighbours={})
             self._report(tracker, now)
 
@@ -261,7 +265,7 @@ class OverlayNode:
     def instructed(self, tracker: str, message: wire.InstructionMessage, now: float) -> list[Command]:
         """A tracker names the complete list of our neighbours in a stream-partition."""
         topic = message.topic
-        if tracker not in self._trackers or wire.tracker_of(topic, self._trackers) != tracker:
+        if tracker not in self._trackers or self.tracker_of(topic) != tracker:
             self.refused += 1
             return []
         if topic not in self._streams:
@@ -275,7 +279,7 @@ class OverlayNode:
                 return []  # the newest wins
             stream.counter = message.counter
         own = self.address
-        wanted = [a for a in message.node_addresses[:MAX_NEIGHBOURS] if a != own and self._allowed(a)]
+        wanted = [a for a in message.node_addresses[:MAX_NEIGHBOURS] if a != own and self.allowed(a)]
         self.refused += len(message.node_addresses) - len(wanted)
         stream.wanted = dict.fromkeys(wanted)
         commands: list[Command] = []
