@@ -135,6 +135,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             choices=ACCESS_MODES,
         ),
     ] = "open"
+    roles: Annotated[
+        str,
+        Setting(
+            "What the node does in the Streamr network, with commas between: broker, tracker, storage. "
+            "A broker or storage node takes part when it has trackers."
+        ),
+    ] = "broker"
+    trackers: Annotated[
+        str, Setting("Addresses of the Streamr network's trackers, like ws://host:7170, with commas between.")
+    ] = ""
+    network_id: Annotated[str, Setting("Name of the node in the Streamr network; empty makes one from the store.")] = ""
+    network_address: Annotated[
+        str,
+        Setting("Where other nodes reach this one, like ws://host:7170/node; empty makes it from host and port."),
+    ] = ""
+    network_allow: Annotated[
+        str,
+        Setting(
+            "Which of the addresses a tracker names may be dialled: networks like 10.0.0.0/8, host names, or * for "
+            "all, with commas between. Empty: none."
+        ),
+    ] = ""
     verify_threads: Annotated[
         int, Setting("Threads that check signatures; 0 is one per core this process may use.", minimum=0)
     ] = 0

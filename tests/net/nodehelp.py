@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,16 @@ from catchment.net.server import Node
 STREAMR = "/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
 ALICE = Signer(b"\x01" * 32)
 BOB = Signer(b"\x02" * 32)
+
+
+def on_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
+    """Run a test that is a coroutine on a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*arguments: object, **fixtures: object) -> None:
+        asyncio.run(test(*arguments, **fixtures))
+
+    return run
 
 
 @contextlib.asynccontextmanager

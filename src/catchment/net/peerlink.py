@@ -193,7 +193,7 @@ class PeerLink(WSListener):
 
     # What the owner calls.
 
-    def close(self, code: int, reason: str) -> None:
+    def close(self, code: int | WSCloseCode, reason: str) -> None:
         """End with a reason."""
         self._transport.send_close(WSCloseCode(code), reason.encode())
         self._transport.disconnect()

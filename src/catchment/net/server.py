@@ -40,8 +40,10 @@ from catchment.net.identity import IDENTITY_FILE, load_identity
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.registrar import Registrar
 from catchment.net.resend import Resender
+from catchment.net.roles import Network, Plan
 from catchment.net.tls import TLS_SETTINGS, ServerTls
 from catchment.net.tls import load as load_certificate
+from catchment.net.tracking import TrackerService
 from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection
 from catchment.sessions.registry import BY_PATH, DIALECTS, House, Upgrade
 from catchment.sessions.streamr import StreamrSession
@@ -92,6 +94,7 @@ class Node:
             UserError: the data folder, a port or a certificate cannot be used.
         """
         settings = self.settings
+        plan = Plan(settings)
         self._tls = ServerTls(settings) if settings.tls_cert or settings.tls_key else None
         self._lock = lock_folder(self.folder)
         self._forget_ready_file()
@@ -126,6 +129,8 @@ class Node:
         self.http = HttpApp(make_app(self))
         metrics.SEALED_OFFSET.set(self._sealed)
         await self._listen()
+        self.network = Network(self, plan)
+        self.network.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._ping_all()))
         self._tasks.append(loop.create_task(self._seal_regularly()))
@@ -239,6 +244,10 @@ class Node:
         metrics.NEXT_OFFSET.set(self.store.next_offset)
         return metrics.exposition()
 
+    def tracking(self) -> TrackerService | None:
+        """The tracker, where the node is one."""
+        return self.network.tracker
+
     def info(self) -> Mapping[str, object]:
         """Identity, protocols and offsets."""
         return {
@@ -250,6 +259,7 @@ class Node:
             "next_offset": self.store.next_offset,
             "sealed_offset": self._sealed,
             "connections": len(self.connections),
+            "network": None if self.network.node is None else self.network.node.state,
             "subscriptions": self.broker.subscriptions.count() + len(self.mosaic.watches),
         }
 
@@ -282,9 +292,12 @@ class Node:
         """Choose the dialect by the path; refuse in HTTP what no dialect takes."""
         target = request.path.decode("latin-1")
         path, _, query = target.partition("?")
+        peers = self.network.paths.get(path)
+        if peers is not None and not self._draining:
+            return peers(request.headers, dict(parse_qsl(query)))
         dialect = BY_PATH.get(path)
         if dialect is None:
-            known = ", ".join(sorted(BY_PATH))
+            known = ", ".join(sorted({*BY_PATH, *self.network.paths}))
             return _refuse(404, f"No WebSocket protocol is spoken at this path; known paths: {known}\n")
         if self._draining:
             return _refuse(503, "The node is shutting down.\n")
@@ -376,6 +389,7 @@ class Node:
         # First: what a request publishes has to be committed, too.
         await self.http.close(GOODBYE_SECONDS)
         await self.ingest.drained()
+        self.network.stop()
         for task in self._tasks:
             task.cancel()
         for door in list(self._doors):

@@ -30,11 +30,11 @@ MAX_NODES: Final = 100_000
 class TrackerService:
     """Nodes' connections to this tracker."""
 
-    def __init__(self, *, node_id: str, outbox_limit: int, settle_seconds: float = SETTLE_SECONDS) -> None:
+    def __init__(self, *, node_id: str, outbox_limit: int, settle_seconds: float | None = None) -> None:
         self.node_id = node_id
         self.tracker = Tracker(Random())  # noqa: S311 - who is whose neighbour is no secret
         self._outbox_limit = outbox_limit
-        self._settle_seconds = settle_seconds
+        self._settle_seconds = SETTLE_SECONDS if settle_seconds is None else settle_seconds
         self._links: dict[str, PeerLink] = {}
         self._tasks: list[asyncio.Task[None]] = []
 

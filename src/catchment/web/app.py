@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from catchment import __version__
-from catchment.web import streamr_rest
+from catchment.web import streamr_rest, tracker
 from catchment.web.rest import RestNode
 
 Scope = MutableMapping[str, Any]
@@ -27,6 +27,9 @@ class NodeView(Protocol):
 
     def info(self) -> Mapping[str, object]:
         """Who this node is and what it speaks."""
+
+    def tracking(self) -> tracker.TrackerView | None:
+        """The tracker, where the node is one."""
 
     def metrics(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -87,7 +90,8 @@ def make_app(node: Node) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         if scope["path"].startswith(streamr_rest.PREFIX + "/"):
             await rest(scope, receive, send)
             return
-        response = _answer(node, scope["method"], scope["path"])
+        sent = scope.get("raw_path") or scope["path"].encode()
+        response = _answer(node, scope["method"], scope["path"], sent.decode("ascii", "replace").partition("?")[0])
         headers = [
             (b"content-type", response.content_type.encode()),
             (b"content-length", str(len(response.body)).encode()),
@@ -102,8 +106,13 @@ def make_app(node: Node) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     return app
 
 
-def _answer(node: NodeView, method: str, path: str) -> Response:
+def _answer(node: NodeView, method: str, path: str, sent: str) -> Response:
     page = ROUTES.get(path)
+    tracking = node.tracking()
+    if page is None and tracking is not None and path.startswith(tracker.PREFIXES):
+        found = tracker.answer(tracking, sent)
+        if found is not None and method in ("GET", "HEAD"):
+            return _json(found)
     if page is None:
         return _json({"error": f"There is nothing at {path[:200]}.", "pages": sorted(ROUTES)}, 404)
     if method not in ("GET", "HEAD"):
