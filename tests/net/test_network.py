@@ -91,14 +91,19 @@ def raw_of(frame: list[Any]) -> bytes:
 
 @on_loop
 async def test_a_message_published_on_one_node_reaches_a_subscriber_on_another(tmp_path: Path) -> None:
-    async with networked(tmp_path) as net, net.node("A") as a, net.node("B") as b:
-        async with connected(b) as subscriber, connected(a) as publisher:
-            await subscriber.subscribe("s")
-            sent = messages("s", 20)
-            for raw in sent:
-                publisher.publish(raw)
-            assert [raw_of(await subscriber.next()) for _ in sent] == sent
-            assert b.store.next_offset == 20, "kept here too, once each"
+    async with (
+        networked(tmp_path) as net,
+        net.node("A") as a,
+        net.node("B") as b,
+        connected(b) as subscriber,
+        connected(a) as publisher,
+    ):
+        await subscriber.subscribe("s")
+        sent = messages("s", 20)
+        for raw in sent:
+            publisher.publish(raw)
+        assert [raw_of(await subscriber.next()) for _ in sent] == sent
+        assert b.store.next_offset == 20, "kept here too, once each"
 
 
 @on_loop
@@ -233,11 +238,13 @@ async def test_nodes_of_other_eras_are_answered_in_kind(tmp_path: Path, era: Era
 async def test_who_does_not_say_who_it_is_is_closed(
     tmp_path: Path, path: str, headers: dict[str, str], address: str | None, reason: str
 ) -> None:
-    async with running_node(tmp_path, roles="broker,tracker") as node:
-        async with stranger(node, path, address=address, headers=headers) as peer:
-            await asyncio.wait_for(peer.closed.wait(), 30)
-            assert peer.close_code == 1002
-            assert reason in peer.reason
+    async with (
+        running_node(tmp_path, roles="broker,tracker") as node,
+        stranger(node, path, address=address, headers=headers) as peer,
+    ):
+        await asyncio.wait_for(peer.closed.wait(), 30)
+        assert peer.close_code == 1002
+        assert reason in peer.reason
 
 
 @pytest.mark.parametrize("path", ["/ws", "/node/ws"])
@@ -245,16 +252,19 @@ async def test_who_does_not_say_who_it_is_is_closed(
 async def test_a_second_connection_under_the_same_name_is_closed_and_the_first_lives_on(
     tmp_path: Path, path: str
 ) -> None:
-    async with running_node(tmp_path, roles="broker,tracker") as node:
-        async with stranger(node, path) as first, stranger(node, path) as second:
-            await asyncio.wait_for(second.closed.wait(), 30)
-            assert (second.close_code, second.reason) == (1002, "streamr:endpoint:duplicate-connection")
-            if path == "/ws":
-                first.send([1, 3, "rid", "s", 0])
-                assert (await first.reads()).tracker is not None
-            else:
-                first.send([2, 11, "h", "s", 0, 5, None])
-                assert (await first.reads()).control == b'[2,6,"h","s",0]'
+    async with (
+        running_node(tmp_path, roles="broker,tracker") as node,
+        stranger(node, path) as first,
+        stranger(node, path) as second,
+    ):
+        await asyncio.wait_for(second.closed.wait(), 30)
+        assert (second.close_code, second.reason) == (1002, "streamr:endpoint:duplicate-connection")
+        if path == "/ws":
+            first.send([1, 3, "rid", "s", 0])
+            assert (await first.reads()).tracker is not None
+        else:
+            first.send([2, 11, "h", "s", 0, 5, None])
+            assert (await first.reads()).control == b'[2,6,"h","s",0]'
 
 
 @on_loop
@@ -280,9 +290,7 @@ async def test_a_tracker_instructs_and_shows_what_it_knows(tmp_path: Path) -> No
             instruction = (await peer.reads()).tracker
             assert instruction is not None
         keeper = await stack.enter_async_context(
-            stranger(
-                node, "/ws", address="ws://k", headers={"streamr-peer-id": "k", "streamr-peer-type": "storage"}
-            )
+            stranger(node, "/ws", address="ws://k", headers={"streamr-peer-id": "k", "streamr-peer-type": "storage"})
         )
         told = (await keeper.reads()).tracker
         assert isinstance(told, network.tracker.InstructionMessage)
