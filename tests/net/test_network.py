@@ -54,6 +54,14 @@ async def networked(folder: Path) -> AsyncIterator[Network]:
         yield Network(folder, tracker)
 
 
+NOWHERE = "ws://127.0.0.1:9"
+
+
+def alone(folder: Path) -> contextlib.AbstractAsyncContextManager[Node]:
+    """A node whose tracker cannot be reached: nobody instructs it."""
+    return running_node(folder, trackers=NOWHERE, network_id="A")
+
+
 class Stranger(Peer):
     """A node we write by hand; it knows why it was closed."""
 
@@ -164,7 +172,7 @@ async def test_history_that_is_not_here_comes_from_the_storage_node(tmp_path: Pa
 
 @on_loop
 async def test_a_forged_message_from_a_node_reaches_nobody(tmp_path: Path) -> None:
-    async with networked(tmp_path) as net, net.node("A") as a, connected(a) as subscriber:
+    async with alone(tmp_path) as a, connected(a) as subscriber:
         await subscriber.subscribe("s")
         async with stranger(a) as peer:
             good, other = messages("s", 2)
@@ -180,7 +188,7 @@ async def test_a_forged_message_from_a_node_reaches_nobody(tmp_path: Path) -> No
 @on_loop
 async def test_a_node_that_only_forges_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peerlink, "MAX_FAULTS", 5)
-    async with networked(tmp_path) as net, net.node("A") as a, stranger(a) as peer:
+    async with alone(tmp_path) as a, stranger(a) as peer:
         for raw in messages("s", 10):
             peer.send(b'[2,0,"",%b]' % forge(raw))
         await asyncio.wait_for(peer.closed.wait(), 30)
@@ -192,7 +200,7 @@ async def test_a_node_that_only_forges_is_cut(tmp_path: Path, monkeypatch: pytes
 
 @on_loop
 async def test_neighbours_get_what_is_committed_but_not_what_they_sent(tmp_path: Path) -> None:
-    async with networked(tmp_path) as net, net.node("A") as a, connected(a) as client:
+    async with alone(tmp_path) as a, connected(a) as client:
         await client.subscribe("s")
         async with stranger(a) as peer:
             peer.send([2, 9, "r", "s", 0, None])
@@ -212,7 +220,7 @@ async def test_neighbours_get_what_is_committed_but_not_what_they_sent(tmp_path:
 @pytest.mark.parametrize("era", [Era.OBJECT, Era.ARRAY])
 @on_loop
 async def test_nodes_of_other_eras_are_answered_in_kind(tmp_path: Path, era: Era) -> None:
-    async with networked(tmp_path) as net, net.node("A") as a, connected(a) as client:
+    async with alone(tmp_path) as a, connected(a) as client:
         await client.subscribe("s")
         async with stranger(a) as peer:
             peer.send(network.write_control(b'[2,9,"r","s",0,null]', era, "stranger"))

@@ -110,6 +110,7 @@ class Publish(msgspec.Struct, gc=False, eq=False):
         passes: what it becomes when its check finds nothing wrong.
         route: takes it to its receivers in place of the subscriptions of its topic, and says how many there were.
         offset: the place the log gave it.
+        note_repeat: whether a repeat is trouble worth a note; where neighbours pass messages on it is how things are.
     """
 
     request_id: str
@@ -125,6 +126,7 @@ class Publish(msgspec.Struct, gc=False, eq=False):
     passes: Status = Status.ACCEPTED
     route: Callable[[Publish], int] | None = None
     offset: int = -1
+    note_repeat: bool = True
 
 
 class Broker:
@@ -303,6 +305,8 @@ class Broker:
         """Note a refusal (with its bytes) or a repeat (its id only), within the sender's quota."""
         entry = publish.entry
         if publish.status is Status.DUPLICATE:
+            if not publish.note_repeat:
+                return
             entry = msgspec.structs.replace(entry, kind=model.Kind.DUPLICATE, raw=b"")
         elif entry.kind is not model.Kind.REFUSED:
             # Of another kind it would be indexed and served, whatever its verdict.

@@ -224,6 +224,7 @@ class NetworkService:
 
     def _submit(self, link: PeerLink, publish: Publish) -> None:
         publish.origin = link
+        publish.note_repeat = False
         self._ingest.submit(publish)
         if self._ingest.full:
             link.pause_reading()
