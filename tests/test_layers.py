@@ -18,7 +18,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"sessions", "popstellar"}),
     frozenset({"core"}),
     frozenset({"store", "wire", "crypto"}),
-    frozenset({"model", "errors", "lake", "config", "metrics", "logs"}),
+    frozenset({"model", "errors", "lake", "config", "keyfiles", "metrics", "logs"}),
 )
 """From the roof down. A room may import its own modules, its neighbours on the same floor, and what is below."""
 

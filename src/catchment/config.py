@@ -107,6 +107,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             reloadable=True,
         ),
     ] = 900.0
+    popstellar_address: Annotated[
+        str,
+        Setting(
+            "Where PoPStellar clients reach this node (wss://host/client), for its greetings; empty for the address it "
+            "listens on."
+        ),
+    ] = ""
     data: Annotated[str, Setting("Folder for the store and the lake; made when missing.")] = "catchment-data"
     tls_cert: Annotated[
         str,

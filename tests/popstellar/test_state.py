@@ -13,6 +13,7 @@ from catchment.popstellar.hub import Hub
 from catchment.popstellar.journal import Journal
 from catchment.popstellar.state import State
 from catchment.popstellar.values import Source
+from catchment.store.memory import MemoryStore
 from catchment.wire.popstellar import election, message
 from catchment.wire.popstellar.channels import ROOT
 from catchment.wire.popstellar.fields import decode_base64
@@ -154,7 +155,7 @@ def test_a_signature_of_a_batch_that_is_being_written_is_not_shown_yet() -> None
 
 
 def test_the_secret_of_an_election_outlives_a_restart_and_is_each_elections_own() -> None:
-    first, again, other = Hub(PRIVATE["server"]), Hub(PRIVATE["server"]), Hub(PRIVATE["peer server"])
+    first, again, other = (Hub(PRIVATE[name], MemoryStore()) for name in ("server", "server", "peer server"))
     assert first.election_secret("e") == again.election_secret("e")
     assert len({first.election_secret("e"), first.election_secret("f"), other.election_secret("e")}) == 3
 

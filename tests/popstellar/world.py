@@ -14,6 +14,7 @@ from catchment.crypto.ed25519 import Signer
 from catchment.errors import PeerFault
 from catchment.popstellar.hub import Hub
 from catchment.popstellar.values import Source
+from catchment.store.memory import MemoryStore
 from catchment.wire.popstellar import channels, data, election, ids, message, organization, rollcall, social
 from catchment.wire.popstellar.fields import encode_base64
 from catchment.wire.popstellar.message import Message
@@ -145,7 +146,8 @@ class World:
     """A server and what was said to it."""
 
     def __init__(self) -> None:
-        self.hub = Hub(PRIVATE["server"], address="ws://here.example/client")
+        self.store = MemoryStore()
+        self.hub = Hub(PRIVATE["server"], self.store, address="ws://here.example/client")
         self.log: list[model.Entry] = []
         self.sent: list[Message] = []
         self.said: list[data.Data] = []
@@ -172,7 +174,9 @@ class World:
         if following is None:
             return -3
         if stored:
-            self.log += [publish.entry, *(each.entry for each in following)]
+            entries = [publish.entry, *(each.entry for each in following)]
+            self.log += entries
+            self.store.append(entries)
         self.said = [self._data(each) for each in following if each.entry.kind is model.Kind.MESSAGE]
         return 0
 

@@ -16,12 +16,14 @@ from catchment.core.access import Access
 from catchment.core.broker import Publish, Status
 from catchment.errors import PeerFault
 from catchment.model import MAX_SAFE_INTEGER, Range, Ref, Topic
+from catchment.popstellar.hub import Hub
 from catchment.sessions import streamr
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
 from catchment.sessions.registry import BY_PATH, DIALECTS, House, Upgrade
 from catchment.sessions.streamr import MAX_FRAME, MAX_RESEND_LAST, StreamrSession, negotiate
 from catchment.sessions.streamr_forms import PAIRS
 from catchment.sessions.streamr_publish import MAX_FUTURE_MS
+from catchment.store.memory import MemoryStore
 from catchment.wire.streamr.fields import MessageRef
 
 from .mosaichelp import Room
@@ -487,7 +489,9 @@ class TestNegotiation:
     def test_the_registry_knows_the_path(self) -> None:
         dialect = BY_PATH["/api/v1/ws"]
         assert dialect in DIALECTS
-        session = dialect.open(Upgrade(VERSIONS), House(Access(open_to_all=True), Room().house))
+        session = dialect.open(
+            Upgrade(VERSIONS), House(Access(open_to_all=True), Room().house, Hub(bytes(32), MemoryStore()))
+        )
         assert (session.protocol, session.version, session.max_frame) == (dialect.protocol, 32, dialect.max_frame)
 
 

@@ -44,8 +44,13 @@ def test_verdicts(case: dict[str, str]) -> None:
             assert (reading.entry.kind is model.Kind.REFUSED) is not reading.verdict.accepted
 
 
-@pytest.mark.parametrize("protocol", [each for each in model.Protocol if each not in READERS])
-def test_a_protocol_without_a_reader_is_malformed(protocol: model.Protocol) -> None:
+def test_every_protocol_has_a_reader() -> None:
+    assert set(READERS) == set(model.Protocol)
+
+
+@pytest.mark.parametrize("protocol", list(model.Protocol))
+def test_a_protocol_without_a_reader_is_malformed(protocol: model.Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(READERS, protocol)  # type: ignore[arg-type]
     reading = read_again(protocol, b"anything")
     assert reading.verdict is model.Verdict.MALFORMED
     assert protocol.name.lower() in reading.reason

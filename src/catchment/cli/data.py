@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from catchment import logs, model
+from catchment import keyfiles, logs, model
 from catchment.cli import keys, output
 from catchment.client.streamr import (
     From,
@@ -28,6 +28,7 @@ from catchment.client.streamr import (
     Undecryptable,
 )
 from catchment.client.streamr.values import History
+from catchment.config import Settings
 from catchment.errors import CatchmentError, UserError
 
 DEFAULT_URL: Final = "ws://127.0.0.1:7170"
@@ -71,6 +72,9 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     key = commands.add_parser("keys", help="show the key messages are signed with, or make one")
     key.add_argument("action", nargs="?", choices=("show", "new"), default="show")
     key.add_argument("file", nargs="?", type=Path, default=None, help=f"key file (default: {keys.default_path()})")
+    key.add_argument(
+        "--popstellar", action="store_true", help="show a PoPStellar server's key file: its public key in base64url"
+    )
     key.add_argument("--json", action="store_true", help="as JSON")
     key.set_defaults(run=_keys)
 
@@ -404,7 +408,20 @@ def _show(received: Received, *, as_json: bool) -> None:
     output.line(f"{when}  {logs.escaped(who)}  {logs.escaped(received.content)}")
 
 
+def _popstellar_key(arguments: argparse.Namespace) -> int:
+    """A server's key lies in its data folder; the node makes it when it first starts."""
+    path = arguments.file or Path(Settings().data) / keyfiles.POPSTELLAR
+    public = keys.popstellar_public(path, new=arguments.action == "new")
+    if arguments.json:
+        output.json_line({"protocol": "popstellar", "public_key": public, "file": str(path)})
+    else:
+        output.line(f"popstellar  {public}  {path}")
+    return 0
+
+
 def _keys(arguments: argparse.Namespace) -> int:
+    if arguments.popstellar:
+        return _popstellar_key(arguments)
     path = arguments.file or keys.default_path()
     signer = keys.make(path) if arguments.action == "new" else keys.load(path)
     if arguments.json:

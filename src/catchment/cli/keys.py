@@ -1,13 +1,14 @@
-"""Key files: 32 bytes in hex, readable by their owner only."""
+"""The key our own commands sign Streamr messages with, and what a server's key file shows."""
 
 from __future__ import annotations
 
-import errno
+import base64
 import os
 import secrets
-import stat
 from pathlib import Path
 
+from catchment import keyfiles
+from catchment.crypto import ed25519
 from catchment.crypto.ethereum import Signer
 from catchment.errors import UserError
 
@@ -26,23 +27,8 @@ def make(path: Path) -> Signer:
     """
     private_key = secrets.token_bytes(32)
     signer = Signer(private_key)
-    try:
-        _make_folder(path.parent)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise UserError(f"{path} exists already; keys are never overwritten.") from None
-    except OSError as error:
-        raise UserError(f"The key file {path} cannot be made: {error.strerror}.") from None
-    with os.fdopen(handle, "w") as file:
-        file.write(private_key.hex() + "\n")
+    keyfiles.make(path, private_key)
     return signer
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
 
 
 def load(path: Path) -> Signer:
@@ -56,20 +42,21 @@ def load(path: Path) -> Signer:
 
 def load_bytes(path: Path) -> bytes:
     """The private key in a key file; see `load`."""
+    private_key = keyfiles.load(path, hint=" 'catchment keys new' makes one.")
     try:
-        mode = path.stat().st_mode
-        text = path.read_text(encoding="ascii").strip().removeprefix("0x")
-    except OSError as error:
-        raise UserError(
-            f"The key file {path} cannot be read: {error.strerror}. 'catchment keys new' makes one."
-        ) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} holds no private key: 64 hex digits are expected.") from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise UserError(f"The key file {path} can be read by others; run: chmod 600 {path}")
-    try:
-        private_key = bytes.fromhex(text)
         Signer(private_key)
     except ValueError:
         raise UserError(f"{path} holds no private key: 64 hex digits are expected.") from None
     return private_key
+
+
+def popstellar_public(path: Path, *, new: bool) -> str:
+    """The public half of a PoPStellar key file, in base64url; `new` makes the file first.
+
+    Raises:
+        UserError: the file is missing, open to others, or holds no key; or it exists and should be made.
+    """
+    if new:
+        keyfiles.make(path, secrets.token_bytes(32))
+    private_key = keyfiles.load(path, hint=" A node makes one in its data folder when it first starts.")
+    return base64.urlsafe_b64encode(ed25519.Signer(private_key).public).decode("ascii")

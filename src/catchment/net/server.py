@@ -38,6 +38,7 @@ from catchment.model import Protocol
 from catchment.net.http import HANDSHAKE_SECONDS, FrontDoor, HttpApp
 from catchment.net.identity import IDENTITY_FILE, load_identity
 from catchment.net.ingest import Ingest, now_us
+from catchment.net.popstellar import open_hub
 from catchment.net.registrar import Registrar
 from catchment.net.resend import Resender
 from catchment.net.roles import Network, Plan
@@ -108,7 +109,6 @@ class Node:
             requests_per_second=settings.mosaic_requests_per_second,
             idle_seconds=settings.mosaic_idle_seconds,
         )
-        self.house = House(self.access, self.mosaic)
         self.sealer = Sealer(self.store, self.lake_address, lock_path=self.folder / "seal.lock")
         self._sealing = ThreadPoolExecutor(1, thread_name_prefix="sealer")
         await self._check_lake()
@@ -126,6 +126,8 @@ class Node:
         self.registrar = Registrar(self.access, self.store, history, self.ingest)
         await self.registrar.load()
         self.registrar.on_change = self._recheck
+        self.hub = await asyncio.to_thread(open_hub, self.folder, self.store)
+        self.house = House(self.access, self.mosaic, self.hub)
         self.http = HttpApp(make_app(self))
         metrics.SEALED_OFFSET.set(self._sealed)
         await self._listen()
@@ -169,6 +171,7 @@ class Node:
             )
         self._servers.append(server)
         self.port: int = server.sockets[0].getsockname()[1]
+        self.hub.address = settings.popstellar_address or f"{self.addresses['ws']}/client"
 
     @property
     def addresses(self) -> dict[str, str]:

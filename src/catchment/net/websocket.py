@@ -303,8 +303,9 @@ class Connection(WSListener):
                 self._resends.add(task)
                 task.add_done_callback(self._resends.discard)
             case Close():
-                self._send(command.payload)
-                self._close(WSCloseCode.OK, b"")
+                if command.payload:
+                    self._send(command.payload)
+                self._close(WSCloseCode(command.code), command.reason)
 
     async def _resend(self, command: Resend | Serve) -> None:
         # Each holds a page while it writes: a few at a time, the others wait their turn.

@@ -123,7 +123,7 @@ def judge_row(  # noqa: PLR0917 - called for every row, in the order of ASKED
     known = _PROTOCOLS.get(protocol)
     if known is None:
         return _aside(aside, model.Verdict.MALFORMED, f"This version does not know the protocol {protocol}.")
-    reading = read_again(known, raw)
+    reading = read_again(known, raw, names[0])
     entry = reading.entry
     if entry is None:
         return _aside(aside, reading.verdict, reading.reason)

@@ -24,6 +24,7 @@ from catchment.popstellar import tally
 from catchment.popstellar.state import State
 from catchment.popstellar.steps import Announce, Greet, MakeKey, Notify, Order
 from catchment.popstellar.values import Source
+from catchment.store.base import Store
 from catchment.wire.popstellar import channels, data, message
 from catchment.wire.popstellar.election import SECRET_BALLOT, ElectionKey
 from catchment.wire.popstellar.fields import encode_base64
@@ -42,18 +43,25 @@ class Subject(msgspec.Struct, frozen=True, gc=False):
     source: Source
 
 
+def _nowhere(publish: Publish) -> int:
+    """A late signature is shown with its message; it is no message itself."""
+    return 0
+
+
 class Hub:
     """One server's state and key."""
 
-    def __init__(self, private_key: bytes, *, address: str = "", peers: Sequence[str] = ()) -> None:
+    def __init__(self, private_key: bytes, store: Store, *, address: str = "", peers: Sequence[str] = ()) -> None:
         """Begin with nothing.
 
         Args:
             private_key: the server's own, 32 bytes.
+            store: where the messages are read.
             address: where clients reach this server, for greetings.
             peers: where clients reach the servers it is federated with.
         """
         self.state = State()
+        self.store = store
         self.address = address
         self.peers = tuple(peers)
         self.signer = ed25519.Signer(private_key)
@@ -110,15 +118,15 @@ class Hub:
         fresh = self.state.new_witnesses(sent)
         if not fresh:
             return None
-        channel = self.state.messages[sent.message_id]
+        channel = self.state.messages[sent.message_id][-1]
         entries = []
         for each in fresh:
             self.state.witness(sent.message_id, each)
             self._pending.add((sent.message_id, each.witness))
             late = Witnessed(sent.message_id, each.witness, each.signature)
             entries.append(message.witness_entry(late, channel, received_at=now))
-        publish.entry = entries[0]
-        return [Publish("", entry, None, False) for entry in entries[1:]]
+        publish.entry, publish.route = entries[0], _nowhere
+        return [Publish("", entry, None, False, route=_nowhere) for entry in entries[1:]]
 
     # The server's own voice.
 

@@ -94,8 +94,7 @@ def message_witness(state: State, step: Step) -> Outcome:
     """The signature joins those of the message it names."""
     data = data_of(step, MessageWitness)
     require_elder(step)
-    there = state.messages.get(data.message_id)
-    if there is None or state.channels[there].place.lao != step.lao.id:
+    if state.lao_of(data.message_id) is not step.lao:
         raise Missing("message_id: no message of this LAO has this id.")
     if state.has_witnessed(data.message_id, step.sender):
         raise fault("This message has this witness' signature already.", ErrorCode.ALREADY_EXISTS)

@@ -33,9 +33,9 @@ class State:
 
     def __init__(self) -> None:
         self.laos: dict[str, Lao] = {}
-        self.channels: dict[str, Channel] = {channels.ROOT: Channel(Place(Room.ROOT), [])}
-        self.messages: dict[str, str] = {}
-        """The channel each message belongs to; of several the one furthest down."""
+        self.channels: dict[str, Channel] = {channels.ROOT: Channel(Place(Room.ROOT), (channels.ROOT,), [])}
+        self.messages: dict[str, tuple[str, ...]] = {}
+        """The channels each message stands on, the one furthest down last."""
         self.witnesses: dict[str, list[WitnessSignature]] = {}
         """Signatures of witnesses, by message id: those a message came with, and those that came later."""
         self.journal = Journal()
@@ -81,18 +81,18 @@ class State:
         for name in outcome.creates:
             place = channels.parse(name)
             assert place is not None, name
-            self.journal.put(self.channels, name, Channel(place, []))
-        last = step.channel
-        for name in (step.channel, *outcome.also_on):
+            self.journal.put(self.channels, name, Channel(place, (name,), []))
+        home = self.channels[step.channel].alone
+        stands_on = (*home, *outcome.also_on) if outcome.also_on else home
+        for name in stands_on:
             self.journal.append(self.channels[name].messages, step.message_id)
-            last = name
-        self.journal.put(self.messages, step.message_id, last)
+        self.journal.put(self.messages, step.message_id, stands_on)
         for each in witnesses:
             self.witness(step.message_id, each)
 
     def new_witnesses(self, sent: Message) -> list[WitnessSignature]:
         """Of a repeated message's witness signatures those that are new and of its LAO's organizer or witnesses."""
-        lao = self.laos.get(self._place_of(sent.message_id).lao)
+        lao = self.lao_of(sent.message_id)
         known = {each.witness for each in self.witnesses.get(sent.message_id, ())}
         fresh = {each.witness: each for each in sent.witness_signatures if each.witness not in known}
         return [each for each in fresh.values() if lao is not None and lao.is_elder(each.witness)]
@@ -114,8 +114,10 @@ class State:
         later = self.witnesses.get(sent.message_id)
         return sent if later is None else message.merged(sent, later)
 
-    def _place_of(self, message_id: str) -> Place:
-        return self.channels[self.messages[message_id]].place
+    def lao_of(self, message_id: str) -> Lao | None:
+        """The LAO a message belongs to; None when it is not here."""
+        stands_on = self.messages.get(message_id)
+        return None if stands_on is None else self.laos.get(self.channels[stands_on[-1]].place.lao)
 
     def replay(self, entries: Iterable[model.Entry]) -> int:
         """Build the state again from the log; returns how many entries it no longer takes.

@@ -27,6 +27,8 @@ class Channel(msgspec.Struct):
     """A channel and the ids of its messages, oldest first."""
 
     place: Place
+    alone: tuple[str]
+    """Its name; one tuple for all messages that stand here only."""
     messages: list[str]
 
 

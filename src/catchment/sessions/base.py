@@ -71,9 +71,11 @@ class Serve(msgspec.Struct, frozen=True, gc=False):
 
 
 class Close(msgspec.Struct, frozen=True, gc=False):
-    """Send this payload, then end the connection."""
+    """Send this payload unless it is empty, then end the connection with a WebSocket close code."""
 
-    payload: bytes
+    payload: bytes = b""
+    code: int = 1000
+    reason: bytes = b""
 
 
 Command = Send | Publish | Subscribe | Unsubscribe | Resend | Serve | Close
@@ -114,6 +116,26 @@ class TextSession:
     def goodbye(self) -> bytes | None:
         """Say nothing."""
         return None
+
+
+class NoResends:
+    """Of a protocol that answers questions about history otherwise; nobody asks it to word a resend."""
+
+    def resend_started(self, request: Resend) -> bytes | None:
+        """Never asked."""
+        raise AssertionError("this protocol has no resends")
+
+    def resend_message(self, request: Resend, entry: model.Entry) -> bytes:
+        """Never asked."""
+        raise AssertionError("this protocol has no resends")
+
+    def resend_ended(self, request: Resend, count: int) -> bytes:
+        """Never asked."""
+        raise AssertionError("this protocol has no resends")
+
+    def resend_failed(self, request: Resend) -> bytes:
+        """Never asked."""
+        raise AssertionError("this protocol has no resends")
 
 
 class Session(Resending, Protocol):

@@ -10,8 +10,10 @@ import msgspec
 from catchment import model
 from catchment.core.access import Access
 from catchment.core.mosaic import Mosaic
+from catchment.popstellar.hub import Hub
 from catchment.sessions import mosaic
 from catchment.sessions.base import Session
+from catchment.sessions.popstellar import PopstellarSession
 from catchment.sessions.streamr import StreamrSession
 
 
@@ -20,6 +22,7 @@ class House(msgspec.Struct, frozen=True):
 
     access: Access
     mosaic: Mosaic
+    hub: Hub
 
 
 class Upgrade(msgspec.Struct, frozen=True):
@@ -56,9 +59,14 @@ def _open_mosaic(upgrade: Upgrade, house: House) -> Session:
     return mosaic.open_websocket(upgrade.headers, house.mosaic, upgrade.chance)
 
 
+def _open_popstellar(upgrade: Upgrade, house: House) -> Session:
+    return PopstellarSession(house.hub)
+
+
 DIALECTS: Final = (
     Dialect(model.Protocol.STREAMR, "/api/v1/ws", _open_streamr, StreamrSession.max_frame),
     Dialect(model.Protocol.MOSAIC, "/", _open_mosaic, mosaic.MAX_FRAME, mosaic.SUBPROTOCOL),
+    Dialect(model.Protocol.POPSTELLAR, "/client", _open_popstellar, PopstellarSession.max_frame),
 )
 
 BY_PATH: Final[Mapping[str, Dialect]] = {dialect.path: dialect for dialect in DIALECTS}

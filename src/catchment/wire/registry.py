@@ -14,6 +14,8 @@ import msgspec
 from catchment import lake, model
 from catchment.errors import PeerFault
 from catchment.wire.mosaic import record as mosaic
+from catchment.wire.popstellar import message as popstellar_message
+from catchment.wire.popstellar import submission as popstellar
 from catchment.wire.streamr import message as streamr
 from catchment.wire.streamr.keyexchange import recipient_of
 
@@ -80,9 +82,49 @@ _WHY_NO_RECORD: Final = {
 
 _STREAMR: Final = lake.protocol_name(model.Protocol.STREAMR)
 
-READERS: Final[Mapping[model.Protocol, Callable[[bytes], Reading]]] = {
-    model.Protocol.STREAMR: _read_streamr,
-    model.Protocol.MOSAIC: _read_mosaic,
+
+def _read_popstellar(raw: bytes, topic: str) -> Reading:
+    if raw.startswith(b'{"message_id"'):
+        return _read_witnessed(raw, topic)
+    try:
+        submission = popstellar.read(topic, raw)
+    except PeerFault as fault:
+        return Reading(model.Verdict.MALFORMED, reason=fault.message)
+    reason = ""
+    try:
+        verdict = submission.judge()
+    except PeerFault as fault:
+        verdict, reason = model.Verdict.MALFORMED, fault.message
+    return Reading(
+        verdict,
+        entry=submission.entry(verdict=verdict, received_at=0),
+        reason=reason or _WHY_NO_MESSAGE.get(verdict, ""),
+        content=submission.content,
+    )
+
+
+def _read_witnessed(raw: bytes, topic: str) -> Reading:
+    try:
+        late = popstellar_message.decode_witnessed(raw)
+    except PeerFault as fault:
+        return Reading(model.Verdict.MALFORMED, reason=fault.message)
+    entry = popstellar_message.witness_entry(late, topic, received_at=0)
+    if popstellar_message.witnessed(late.message_id, late):
+        return Reading(model.Verdict.OK, entry=entry)
+    verdict = model.Verdict.BAD_SIGNATURE
+    return Reading(verdict, entry=msgspec.structs.replace(entry, verdict=verdict), reason=_WHY_NO_MESSAGE[verdict])
+
+
+_WHY_NO_MESSAGE: Final = {
+    model.Verdict.BAD_SIGNATURE: "The signature is not that of the message's sender, or one of a witness is wrong.",
+    model.Verdict.BAD_ID: "The id is not the hash of data and signature.",
+}
+
+
+READERS: Final[Mapping[model.Protocol, Callable[[bytes, str], Reading]]] = {
+    model.Protocol.STREAMR: lambda raw, topic: _read_streamr(raw),
+    model.Protocol.POPSTELLAR: _read_popstellar,
+    model.Protocol.MOSAIC: lambda raw, topic: _read_mosaic(raw),
 }
 
 
@@ -91,11 +133,17 @@ def is_key_exchange(protocol: str, topic: str) -> bool:
     return protocol == _STREAMR and recipient_of(topic) is not None
 
 
-def read_again(protocol: model.Protocol, raw: bytes) -> Reading:
-    """Read and judge the signed bytes of a row. Never raises on what they hold."""
+def read_again(protocol: model.Protocol, raw: bytes, topic: str = "") -> Reading:
+    """Read and judge the signed bytes of a row. Never raises on what they hold.
+
+    Args:
+        protocol: of the row.
+        raw: the signed bytes.
+        topic: of the row, for protocols whose messages do not name it themselves.
+    """
     reader = READERS.get(protocol)
     if reader is None:
         return Reading(
             model.Verdict.MALFORMED, reason=f"No reader for protocol {protocol.name.lower()} in this version."
         )
-    return reader(raw)
+    return reader(raw, topic)

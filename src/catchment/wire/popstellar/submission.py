@@ -48,6 +48,14 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
             data.check(self.data, self.place, self.message.sender)
         return verdict
 
+    @property
+    def content(self) -> str | None:
+        """The data as text; None when it is none."""
+        try:
+            return message.key_bytes(self.message.data).decode()
+        except UnicodeDecodeError:
+            return None
+
     def entry(self, *, verdict: model.Verdict, received_at: int) -> model.Entry:
         """The log's line."""
         seconds = 0 if self.data is None else data.time_of(self.data)
