@@ -105,8 +105,7 @@ class StreamrClient:
         self._patience = Patience() if patience is None else patience
         self._timing = KeyTiming() if key_timing is None else key_timing
         self._max_waiting = max_waiting
-        self._rest = Rest(base_of(url) if rest_url is None else rest_url, ssl_context=ssl_context)
-        self._logging_in = asyncio.Lock()
+        self._rest = Rest(base_of(url) if rest_url is None else rest_url, signer=self._signer, ssl_context=ssl_context)
         self.keystore = keystore if isinstance(keystore, KeyStore) else KeyStore(keystore)
         self._control = Connection(url, attempts=attempts, ssl_context=ssl_context)
         self._publisher = Publisher(self._control, self._token)
@@ -125,7 +124,7 @@ class StreamrClient:
             )
             self._control.handlers.append(self._exchange)
         self._reading = Connection(url, attempts=attempts, ssl_context=ssl_context)
-        self._reader = Reader(self._reading, token=self._token, login=self._login)
+        self._reader = Reader(self._reading, token=self._token, login=self._rest.try_to_login)
         self._reading.handlers.append(self._reader)
         self._chains: dict[tuple[str, int], Chain] = {}
         self._encrypted: dict[str, EncryptedStream] = {}
@@ -232,7 +231,7 @@ class StreamrClient:
         when = now_ms() if timestamp is None else timestamp
         if stream is None:
             return chain, chain.make(text, when)
-        with_key, next_key, when = stream.keys_for(chain, when)
+        with_key, next_key, when = stream.keys_for(when, self._latest(stream_id))
         return chain, chain.make(text, when, key=with_key, next_key=next_key)
 
     async def publish_raw(self, raw: bytes) -> str:
@@ -297,8 +296,13 @@ class StreamrClient:
         """
         stream = await self._encrypted_stream(stream_id)
         assert self._exchange is not None
-        last = max((chain.last.timestamp for chain in self._chains.values() if chain.last), default=0)
-        return await self._exchange.server.announce(stream_id, stream.rekey(max(now_ms(), last + 1)))
+        start = max(now_ms(), self._latest(stream_id) + 1)
+        return await self._exchange.server.announce(stream_id, stream.rekey(start))
+
+    def _latest(self, stream_id: str) -> int:
+        """The time of the newest message we made for a stream, in any partition."""
+        chains = (chain for (name, _), chain in self._chains.items() if name == stream_id)
+        return max((chain.last.timestamp for chain in chains if chain.last is not None), default=-1)
 
     async def serve_keys(self) -> None:
         """Answer requests for the keys in our key store from now on, without publishing anything.
@@ -465,15 +469,3 @@ class StreamrClient:
 
     def _token(self) -> str | None:
         return self._rest.token
-
-    async def _login(self) -> bool:
-        """Log in by challenge, if that can help."""
-        if self._signer is None:
-            return False
-        async with self._logging_in:
-            try:
-                await self._rest.login(self._signer)
-            except Refused as refused:
-                log.info("not logged in: %s", refused)
-                return False
-        return True

@@ -83,14 +83,21 @@ class KeyStore:
 
     def current(self, stream_id: str) -> GroupKey | None:
         """The key we encrypt a stream with."""
-        keys = self._published.get(stream_id)
-        return keys[-1].key if keys else None
+        newest = self.newest(stream_id)
+        return None if newest is None else newest.key
 
-    def add(self, stream_id: str, key: GroupKey, start: int) -> None:
-        """Encrypt a stream with this key from `start` on."""
+    def newest(self, stream_id: str) -> TimedKey | None:
+        """The key we encrypt a stream with, and since when."""
+        keys = self._published.get(stream_id)
+        return keys[-1] if keys else None
+
+    def add(self, stream_id: str, key: GroupKey, start: int) -> TimedKey:
+        """Encrypt a stream with this key from `start` on, or from after the start of the key before."""
         keys = self._published.setdefault(stream_id, [])
-        keys.append(TimedKey(max(start, keys[-1].start + 1) if keys else start, key))
+        added = TimedKey(max(start, keys[-1].start + 1) if keys else start, key)
+        keys.append(added)
         self._save()
+        return added
 
     def find(self, stream_id: str, key_id: str) -> GroupKey | None:
         """One of our keys by its id."""

@@ -52,22 +52,27 @@ def base_of(url: str) -> str:
 class Rest:
     """Asks one node."""
 
-    def __init__(self, base: str, *, ssl_context: ssl.SSLContext | None = None) -> None:
-        """Ask the node whose REST address is `base`."""
+    def __init__(self, base: str, *, signer: Signer | None = None, ssl_context: ssl.SSLContext | None = None) -> None:
+        """Ask the node whose REST address is `base`; log in as `signer` where it wants that."""
         self.base = base.rstrip("/")
         self.token: str | None = None
+        self._signer = signer
+        self._logging_in = asyncio.Lock()
         self._ssl = ssl_context
         self._known: dict[str, tuple[float, bool | None]] = {}
         self._asking: dict[str, asyncio.Task[bool | None]] = {}
         self._partitions: dict[str, tuple[float, int]] = {}
 
-    async def login(self, signer: Signer) -> str:
+    async def login(self) -> str:
         """Prove by a signature who we are; the token goes with every request from then on.
 
         Raises:
-            Refused: the node does not let us in, or has no login.
+            Refused: the node does not let us in, or has no login; or there is no key to sign with.
         """
-        status, body = await self._request("POST", f"/login/challenge/{signer.address}", b"")
+        signer = self._signer
+        if signer is None:
+            raise Refused("Logging in needs a private key.", "AUTHENTICATION_FAILED")
+        status, body = await self._send("POST", f"/login/challenge/{signer.address}", b"")
         try:
             challenge = msgspec.json.decode(body, type=_Challenge)
             answer = {
@@ -75,7 +80,7 @@ class Rest:
                 "signature": signer.sign(challenge.challenge.encode()),
                 "address": signer.address,
             }
-            status, body = await self._request("POST", "/login/response", msgspec.json.encode(answer))
+            status, body = await self._send("POST", "/login/response", msgspec.json.encode(answer))
             self.token = msgspec.json.decode(body, type=_Session).token
         except msgspec.DecodeError:
             raise Refused(
@@ -84,13 +89,26 @@ class Rest:
             ) from None
         return self.token
 
+    async def try_to_login(self) -> bool:
+        """Log in, if that can help."""
+        before = self.token
+        async with self._logging_in:
+            if self.token != before:
+                return True  # someone else has meanwhile
+            try:
+                await self.login()
+            except Refused as refused:
+                log.info("not logged in: %s", refused)
+                return False
+        return True
+
     async def partitions(self, stream_id: str) -> int:
         """How many partitions a stream has; one when nothing is known about it."""
         now = asyncio.get_running_loop().time()
         found = self._partitions.get(stream_id)
         if found is not None and found[0] > now:
             return found[1]
-        status, body = await self._request("GET", f"/streams/{quote(stream_id, safe='')}")
+        status, body = await self._get(f"/streams/{quote(stream_id, safe='')}")
         count, remember = 1, REMEMBER_NO
         if status == 200:
             try:
@@ -122,13 +140,13 @@ class Rest:
         return await asyncio.shield(task)
 
     async def _ask(self, path: str, stream_id: str) -> bool | None:
-        status, _ = await self._request("GET", path)
+        status, _ = await self._get(path)
         answer: bool | None = None
         if status == 200:
             answer = True
         elif status == 404:
             # "No" and "no such request here" look alike; a node that describes the stream means no.
-            described, _ = await self._request("GET", f"/streams/{quote(stream_id, safe='')}/validation")
+            described, _ = await self._get(f"/streams/{quote(stream_id, safe='')}/validation")
             answer = False if described == 200 else None
         elif status in (401, 403):
             answer = None
@@ -137,7 +155,14 @@ class Rest:
         self._known[path] = (asyncio.get_running_loop().time() + remember, answer)
         return answer
 
-    async def _request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        """Read a page, logged in if it has to be."""
+        status, body = await self._send("GET", path)
+        if status in (401, 403) and await self.try_to_login():
+            return await self._send("GET", path)
+        return status, body
+
+    async def _send(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """One request; status 0 when nobody answers."""
         headers = {"Accept": "application/json"}
         if body is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from catchment.client.streamr.keystore import KeyStore, TimedKey
-from catchment.client.streamr.values import Chain
 from catchment.crypto.groupkeys import GroupKey
 
 
@@ -25,7 +24,6 @@ class EncryptedStream:
         self.stream_id = stream_id
         self._keystore = keystore
         self._next: GroupKey | None = None
-        self._fresh = False
 
     def rotate(self) -> str:
         """Bring a new key along with the next message."""
@@ -34,30 +32,25 @@ class EncryptedStream:
         return self._next.key_id
 
     def rekey(self, start: int) -> TimedKey:
-        """Use a new key from `start` on."""
+        """Use a new key from `start` on, which is later than every message so far."""
         self._next = None
-        key = self._keystore.new_key()
-        self._keystore.add(self.stream_id, key, start)
-        self._fresh = True
-        return self._keystore.used_between(self.stream_id, None)[0]
+        return self._keystore.add(self.stream_id, self._keystore.new_key(), start)
 
-    def keys_for(self, chain: Chain, timestamp: int) -> Keys:
-        """How to encrypt the next message of a chain.
+    def keys_for(self, timestamp: int, latest: int) -> Keys:
+        """How to encrypt the next message.
 
         Older readers know keys by the time they start: the first message under a key is later than the last under
         the one before.
+
+        Args:
+            timestamp: when the message is to be.
+            latest: the time of the stream's newest message, in any partition.
         """
-        last = chain.last.timestamp if chain.last is not None else -1
-        current = self._keystore.current(self.stream_id)
+        current = self._keystore.newest(self.stream_id)
         if current is None:
-            self._keystore.add(self.stream_id, self._keystore.new_key(), timestamp)
-            current = self._keystore.current(self.stream_id)
-            assert current is not None
-        if self._fresh:
-            self._fresh = False
-            timestamp = max(timestamp, last + 1)
+            current = self._keystore.add(self.stream_id, self._keystore.new_key(), timestamp)
+        timestamp = max(timestamp, current.start)
         next_key, self._next = self._next, None
         if next_key is not None:
-            self._keystore.add(self.stream_id, next_key, max(timestamp, last) + 1)
-            self._fresh = True
-        return Keys(current, next_key, timestamp)
+            self._keystore.add(self.stream_id, next_key, max(timestamp, latest) + 1)
+        return Keys(current.key, next_key, timestamp)
