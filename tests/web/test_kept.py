@@ -196,7 +196,7 @@ def users(folder: Path, *arguments: str, stdin: str = "") -> str:
 
 def test_a_closed_node_is_set_up_from_an_empty_folder(tmp_path: Path) -> None:
     assert users(tmp_path, "add", "alice", "--password-stdin", stdin="open sesame\n") == "added alice"
-    key = users(tmp_path, "key", "alice", "--label", "sensor")
+    key = users(tmp_path, "key", "Alice", "--label", "sensor")
     assert len(key) == 64
     assert users(tmp_path, "grant", "river", "stream_publish", "stream_subscribe", "--user", "alice") == (
         "river: alice may stream_publish, stream_subscribe"

@@ -156,7 +156,7 @@ def test_passwords_cannot_be_tried_without_end(talk: Talk) -> None:
         start = now_us()
         node.clock = lambda: start
         for _ in range(20):
-            assert node.registrar.tries.allows("127.0.0.1", 0, start)
+            assert node.limits.passwords.allows("127.0.0.1", 0, start)
         refused = await rest.post("/login/password", {"username": "alice", "password": "x"})
         assert (refused.status, refused.code) == (429, "TOO_MANY_TRIES")
         node.clock = lambda: start + 60_000_000
@@ -170,7 +170,7 @@ def test_challenges_of_one_address_do_not_push_out_those_of_others(talk: Talk) -
         start = now_us()
         node.clock = lambda: start
         for _ in range(1000):
-            assert node.registrar.challenges.allows("127.0.0.1", 0, start)
+            assert node.limits.challenges.allows("127.0.0.1", 0, start)
         refused = await rest.post(f"/login/challenge/{ALICE.address}")
         assert (refused.status, refused.code) == (429, "TOO_MANY_TRIES")
 

@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from catchment import model
 from catchment.cli import output
 from catchment.core import accounts
 from catchment.core.accounts import Accounts, Key, User
@@ -169,7 +168,7 @@ def _user_name(text: str) -> str:
         raise UserError(f"A user name has 1 to {MAX_USER_NAME} printable characters.")
     if text[:2] in ("0x", "0X") and ethereum.parse_address(text) is None:
         raise UserError(f"{text} begins like an Ethereum address and is none: 40 hex digits are expected.")
-    return model.canonical_publisher(text)
+    return accounts.user_name(text)
 
 
 def _hashed(password: str) -> passwords.PasswordHash:

@@ -91,6 +91,11 @@ class Challenge(msgspec.Struct, frozen=True):
     expires: int
 
 
+def user_name(text: str) -> str:
+    """The form in which users are known: clients ask for permissions in lower case, for names as for addresses."""
+    return text.lower()
+
+
 def digest_of(secret: str) -> str:
     """The hash under which a token or key is known."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
@@ -158,8 +163,8 @@ class Accounts:
     # Users and keys.
 
     def user(self, name: str) -> User | None:
-        """A user by name (an address in any case)."""
-        return self._users.get(model.canonical_publisher(name))
+        """A user by name, in any case."""
+        return self._users.get(user_name(name))
 
     def users(self) -> list[User]:
         """Everyone, by name."""

@@ -19,9 +19,8 @@ import msgspec
 from catchment import model
 from catchment.core.access import Access
 from catchment.core.accounts import User, digest_of
-from catchment.core.limits import NoteQuota
 from catchment.crypto import passwords
-from catchment.errors import OurFault
+from catchment.errors import OurFault, PeerFault
 from catchment.net.ingest import Ingest, now_us
 from catchment.store.base import Store
 from catchment.store.history import History
@@ -48,7 +47,11 @@ _decode_pair = msgspec.json.Decoder(_Pair).decode
 
 
 def read_changes(history: History) -> tuple[list[admin.Change], model.Ref]:
-    """Every admin entry of the log in its order, and the place of the last."""
+    """Every admin entry of the log in its order, and the place of the last.
+
+    Raises:
+        OurFault: one of them cannot be read.
+    """
     changes: list[admin.Change] = []
     last = model.Ref(0, 0)
     after: model.OrderKey | None = None
@@ -56,7 +59,13 @@ def read_changes(history: History) -> tuple[list[admin.Change], model.Ref]:
     while True:
         page, after = history.range(question, after=after, limit=PAGE)
         for row in page:
-            changes.append(admin.decode(row.entry.raw))
+            try:
+                changes.append(admin.decode(row.entry.raw))
+            except PeerFault as fault:
+                raise OurFault(
+                    f"the admin entry at offset {row.offset} cannot be read: {fault.message} "
+                    "If a newer Catchment wrote it, use that one."
+                ) from None
             last = model.Ref(row.entry.timestamp, row.entry.sequence)
         if after is None:
             return changes, last
@@ -74,10 +83,6 @@ class Registrar:
         self._ingest = ingest
         self._changing = asyncio.Lock()
         self._saving = asyncio.Lock()
-        self.tries = NoteQuota(notes_per_second=0.2, notes_burst=20, bytes_per_second=1, bytes_burst=1)
-        """Passwords one address may try: guessing must not be fast."""
-        self.challenges = NoteQuota(notes_per_second=20, notes_burst=1000, bytes_per_second=1, bytes_burst=1)
-        """Challenges one address may ask for: it cannot push out those of others."""
         self._hashing = asyncio.Semaphore(HASHES_AT_ONCE)
         self._touched: bytes | None = b"not looked at yet"
         self._last = model.Ref(0, 0)
@@ -94,9 +99,16 @@ class Registrar:
         self.access.load(changes)
         await self.reload()
         if self.access.open:
-            self.access.remember(_decode_pair(value) for _, value in self._store.metas(SEEN))
-            await loop.run_in_executor(None, self._look_back)
+            await loop.run_in_executor(None, self._bring_sightings)
             self._ingest.broker.observe = self.access.note
+
+    def _bring_sightings(self) -> None:
+        """Remember who was seen; a list that cannot be completed keeps no node from starting."""
+        self.access.remember(_decode_pair(value) for _, value in self._store.metas(SEEN))
+        try:
+            self._look_back()
+        except OurFault as problem:
+            log.error("publishers of some messages are not listed: %s", problem)
 
     def _look_back(self) -> None:
         """Note the publishers of the rows beyond the mark."""

@@ -52,6 +52,7 @@ from catchment.store.history import History
 from catchment.store.lmdb import LmdbStore
 from catchment.store.sealing import Sealer, retire
 from catchment.web.app import make_app
+from catchment.web.limits import RestLimits
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Node:
         self.lake_address = str(self.folder / "lake")
         self.access = Access(open_to_all=settings.access == "open")
         self.clock: Callable[[], int] = now_us
+        self.limits = RestLimits()
         self.connections: set[Connection] = set()
         self._doors: set[FrontDoor] = set()
         self._draining = False

@@ -25,6 +25,7 @@ from catchment.errors import OurFault, PeerFault
 from catchment.net.ingest import Ingest
 from catchment.net.registrar import Registrar
 from catchment.net.resend import Resender
+from catchment.web.limits import RestLimits
 from catchment.wire.streamr.kinds import ErrorCode
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class RestNode(Protocol):
     registrar: Registrar
     ingest: Ingest
     resender: Resender
+    limits: RestLimits
     clock: Callable[[], int]
     """UTC microseconds."""
 
@@ -134,6 +136,11 @@ def caller_of(node: RestNode, request: Request) -> Caller:
     raise RestFault(
         400, "INVALID_AUTHORIZATION", "The Authorization header is neither 'Bearer <session token>' nor 'token <key>'."
     )
+
+
+def sender_of(request: Request) -> str:
+    """The address a request comes from."""
+    return request.client.host if request.client is not None else "?"
 
 
 def user_of(node: RestNode, request: Request) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final
 
@@ -21,8 +22,17 @@ from catchment.core.broker import Publish, Status
 from catchment.net.outcome import outcome
 from catchment.sessions.streamr import MAX_RESEND_LAST
 from catchment.sessions.streamr_publish import prepare
-from catchment.web.rest import RestFault, RestNode, Route, body_of, caller_of, json_response, parameter, validation
-from catchment.web.streamr_login import sender_of
+from catchment.web.rest import (
+    RestFault,
+    RestNode,
+    Route,
+    body_of,
+    caller_of,
+    json_response,
+    parameter,
+    sender_of,
+    validation,
+)
 from catchment.web.streamr_streams import stream_id_of
 from catchment.wire.streamr import convert, message
 from catchment.wire.streamr.fields import MAX_NAME, MessageID, MessageRef
@@ -194,10 +204,12 @@ async def _answer(node: RestNode, request: Request, question: model.Range, *, la
     form = _FORMS.get(name)
     if form is None:
         raise validation(f"There is no format {name[:20]!r}; there are {', '.join(_FORMS)}.")
+    if not node.limits.may_read(sender_of(request)):
+        raise RestFault(429, "TOO_MANY_ANSWERS", "Your address is reading too many histories at once.")
     pages = node.resender.pages(question, partial(_shaped, form.one, version), last=last)
     # The first page before the first byte, so that a failure can still be told.
     first: list[bytes] = await anext(pages, [])
-    body = _joined(form, first, pages)
+    body = _joined(form, first, pages, node.limits.reading(sender_of(request)))
     return StreamingResponse(body, media_type=form.media_type)
 
 
@@ -222,17 +234,21 @@ def _shaped(
 
 
 async def _joined(
-    form: _Form, first: list[bytes], pages: AsyncGenerator[list[bytes], None]
+    form: _Form,
+    first: list[bytes],
+    pages: AsyncGenerator[list[bytes], None],
+    counted: AbstractContextManager[None],
 ) -> AsyncGenerator[bytes, None]:
     begun = bool(first)
     metrics.RESENT.inc(len(first))
-    yield form.begin + form.between.join(first)
-    async with contextlib.aclosing(pages):
-        async for page in pages:
-            if page:
-                yield (form.between if begun else b"") + form.between.join(page)
-                begun = True
-                metrics.RESENT.inc(len(page))
+    with counted:
+        yield form.begin + form.between.join(first)
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                if page:
+                    yield (form.between if begun else b"") + form.between.join(page)
+                    begun = True
+                    metrics.RESENT.inc(len(page))
     yield form.end if begun or form.begin else b""
 
 
@@ -290,12 +306,15 @@ _FORMS: Final[Mapping[str, _Form]] = {
 async def metadata(node: RestNode, request: Request) -> Response:
     """GET /streams/:id/metadata/partitions/:partition: how much there is, and from when to when."""
     question = model.Range(_readable(node, request))
+    if not node.limits.may_read(sender_of(request)):
+        raise RestFault(429, "TOO_MANY_ANSWERS", "Your address is reading too many histories at once.")
     total, size, first, newest = 0, 0, 0, 0
-    async with contextlib.aclosing(node.resender.pages(question, _measured)) as pages:
-        async for count, length, start, end in pages:
-            if count:
-                first = first if total else start
-                total, size, newest = total + count, size + length, end
+    with node.limits.reading(sender_of(request)):
+        async with contextlib.aclosing(node.resender.pages(question, _measured)) as pages:
+            async for count, length, start, end in pages:
+                if count:
+                    first = first if total else start
+                    total, size, newest = total + count, size + length, end
     return json_response({"totalMessages": total, "totalBytes": size, "firstMessage": first, "lastMessage": newest})
 
 

@@ -26,6 +26,7 @@ from catchment.web.rest import (
     json_response,
     no_content,
     parameter,
+    sender_of,
     user_of,
     validation,
 )
@@ -65,7 +66,7 @@ async def challenge(node: RestNode, request: Request) -> Response:
     address = parameter(request, "address")
     if ethereum.parse_address(address) is None:
         raise validation(f"{address[:100]!r} is no Ethereum address.")
-    if not node.registrar.challenges.allows(sender_of(request), 0, node.clock()):
+    if not node.limits.challenges.allows(sender_of(request), 0, node.clock()):
         metrics.LOGINS.labels("challenge_too_many").inc()
         raise RestFault(429, "TOO_MANY_TRIES", "Too many challenges were asked for from your address. Wait a minute.")
     made = node.access.accounts.challenge(address, random_name(accounts.CHALLENGE_LENGTH), node.clock())
@@ -98,7 +99,7 @@ async def api_key(node: RestNode, request: Request) -> Response:
 async def password(node: RestNode, request: Request) -> Response:
     """POST /login/password."""
     asked = await json_body(request, _Password)
-    if not node.registrar.tries.allows(sender_of(request), 0, node.clock()):
+    if not node.limits.passwords.allows(sender_of(request), 0, node.clock()):
         metrics.LOGINS.labels("password_too_many").inc()
         raise RestFault(429, "TOO_MANY_TRIES", "Too many passwords were tried from your address. Wait a minute.")
     user = await node.registrar.user_with_password(asked.username, asked.password)
@@ -180,11 +181,6 @@ def shown_key(key: Key) -> dict[str, object]:
 def random_name(length: int) -> str:
     """So many random letters and digits."""
     return accounts.alphanumeric(os.urandom(4 * length), length)
-
-
-def sender_of(request: Request) -> str:
-    """The address a request comes from."""
-    return request.client.host if request.client is not None else "?"
 
 
 def _logged_in(node: RestNode, user: str, method: str) -> Response:

@@ -9,8 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from catchment import model
-from catchment.core.accounts import Key
+from catchment.core.accounts import Key, user_name
 from catchment.crypto import ethereum
 from catchment.web.rest import (
     RestFault,
@@ -100,7 +99,7 @@ async def grant(node: RestNode, request: Request) -> Response:
     admin.expand(asked.operation)
     if (asked.user is None) == (not asked.anonymous):
         raise validation('Say who: either "user" or "anonymous": true.')
-    user = None if asked.user is None else model.canonical_publisher(asked.user)
+    user = None if asked.user is None else user_name(asked.user)
     granted: list[Permission] = []
 
     def make() -> Sequence[Change]:
