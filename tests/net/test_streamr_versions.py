@@ -250,9 +250,9 @@ def test_a_message_is_encoded_once_for_each_pair_in_use(tmp_path: Path, monkeypa
     encoded: list[tuple[str, bytes]] = []
     shown = streamr_forms.PairForm._shown
 
-    def counting(pair: streamr_forms.PairForm, entry: model.Entry, offset: int | None) -> bytes | str:
+    def counting(pair: streamr_forms.PairForm, entry: model.Entry) -> StreamMessage | str:
         encoded.append((pair.form.name, entry.raw))
-        return shown(pair, entry, offset)
+        return shown(pair, entry)
 
     monkeypatch.setattr(streamr_forms.PairForm, "_shown", counting)
 

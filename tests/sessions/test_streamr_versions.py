@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from catchment import metrics, model
 from catchment.core.access import Access
@@ -349,7 +351,7 @@ class TestShown:
         }
         inner = json.dumps(expected[pair[1]], separators=(",", ":"), ensure_ascii=False).encode()
         assert frame == BROADCASTS[pair[0]] % inner
-        unicast, _ = streamr_forms.PairForm(*pair).unicast("r", self.entry(raw), -1)
+        unicast, _ = streamr_forms.PairForm(*pair).unicast("r", self.entry(raw), None)
         assert unicast == b'[%d,1,"r",%b]' % (pair[0], inner)
 
     @pytest.mark.parametrize("pair", sorted(PAIRS))
@@ -371,7 +373,7 @@ class TestShown:
     def test_encrypted(self, pair: tuple[int, int], encryption: EncryptionType, make_message: MakeMessage) -> None:
         entry = self.entry(make_message(encryption_type=encryption, content="00ff", group_key_id="k"))
         frame = control.decode(PAIRS[pair].form.encode(entry))
-        unicast = control.decode(PAIRS[pair].unicast("r", entry, -1)[0])
+        unicast = control.decode(PAIRS[pair].unicast("r", entry, None)[0])
         if pair[1] >= 31:
             assert message.decode(bytes(frame.message)).encryption_type is encryption
             assert message.decode(bytes(unicast.message)).encryption_type is encryption
@@ -395,6 +397,57 @@ def entry_at(timestamp: int, topic: str = "s", sequence: int = 0) -> model.Entry
     return message.to_entry(message.decode(raw), raw, verdict=model.Verdict.UNSIGNED, received_at=NOW)
 
 
+class TestEverythingElse:
+    """Whatever a client of any version sends is answered or done, once."""
+
+    @pytest.mark.parametrize("version", [0, 1, 2])
+    @given(data=st.binary(max_size=80))
+    def test_any_bytes(self, version: int, data: bytes) -> None:
+        for head in (
+            b"{",
+            b'{"type":"publish","stream":"s",',
+            b'{"type":"resend","sub":"0","stream":"s",',
+            b"[1,",
+            b"[0,",
+        ):
+            (command,) = session(version, 28).receive(head + data, text=True, now=NOW)
+            if isinstance(command, Send):
+                assert control.decode(command.payload).type is control.ControlType.ERROR_RESPONSE
+
+    values = st.none() | st.booleans() | st.integers(-2, 2**54) | st.floats(allow_nan=False) | st.text(max_size=5)
+
+    @given(
+        st.sampled_from(["publish", "subscribe", "unsubscribe", "resend"]),
+        st.dictionaries(
+            st.sampled_from(
+                [
+                    "msg",
+                    "ts",
+                    "pkey",
+                    "addr",
+                    "sigtype",
+                    "sig",
+                    "partition",
+                    "authKey",
+                    "sessionToken",
+                    "sub",
+                    "resend_all",
+                    "resend_last",
+                    "resend_from",
+                    "resend_to",
+                    "resend_from_time",
+                ]
+            ),
+            values | st.dictionaries(st.text(max_size=3), values, max_size=2),
+        ),
+    )
+    def test_any_object(self, kind: str, fields: dict[str, Any]) -> None:
+        frame = json.dumps({"type": kind, "stream": "s"} | fields).encode()
+        (command,) = session(0, 28, access(open_to_all=True)).receive(frame, text=True, now=NOW)
+        if isinstance(command, Publish):
+            assert message.decode(command.entry.raw).msg_id.timestamp == command.entry.timestamp
+
+
 class TestOffsets:
     """Shown to 28 and 29: strictly increasing in each stream-partition."""
 
@@ -406,6 +459,34 @@ class TestOffsets:
         times = [10, 10, 10, 11, 20, 15, 21, 22]
         assert self.offsets([form.encode(entry_at(time)) for time in times]) == [10, 11, 12, 13, 20, 21, 22, 23]
         assert self.offsets([form.encode(entry_at(5, "t"))]) == [5]
+
+    def previous(self, frames: Sequence[bytes]) -> list[int | None]:
+        return [json.loads(bytes(control.decode(frame).message))[6] for frame in frames]
+
+    def test_the_previous_offset_is_that_of_the_message_shown_before(self) -> None:
+        """As a timestamp: what a client that missed it asks for, and is sure to get."""
+        pair = streamr_forms.PairForm(0, 28)
+        raw = b'[30,["s",0,10,0,"",""],[7,0],27,"{}",0,null]'
+        first = message.to_entry(message.decode(raw), raw, verdict=model.Verdict.UNSIGNED, received_at=NOW)
+        live = [pair.form.encode(entry) for entry in (first, entry_at(10), entry_at(10), entry_at(20), entry_at(15))]
+        assert self.previous(live) == [7, 10, 10, 10, 20]
+        assert self.offsets(live) == [10, 11, 12, 20, 21]
+        client = session(0, 28)
+        client._pair = pair
+        request = Resend("0", Range(Topic("s", 0)))
+        resent = [client.resend_message(request, entry_at(time)) for time in (10, 10, 15, 20)]
+        assert self.previous(resent) == [None, 10, 10, 15]
+
+    def test_what_is_not_shown_has_no_offset(self) -> None:
+        """An old client would ask for it again and again."""
+        pair = streamr_forms.PairForm(0, 28)
+        raw = b'[31,["s",0,15,0,"",""],[10,0],27,2,"00ff",0,null]'
+        secret = message.to_entry(message.decode(raw), raw, verdict=model.Verdict.UNSIGNED, received_at=NOW)
+        raw = b'[31,["s",0,20,0,"",""],[15,0],27,0,"{}",0,null]'
+        after = message.to_entry(message.decode(raw), raw, verdict=model.Verdict.UNSIGNED, received_at=NOW)
+        pair.form.encode(entry_at(10))
+        assert b"Encrypted message" in pair.form.encode(secret)
+        assert self.previous([pair.form.encode(after)]) == [10]
 
     def test_a_resend_has_its_own_order_and_live_goes_on_behind_it(self) -> None:
         pair = streamr_forms.PairForm(0, 28)
@@ -420,15 +501,15 @@ class TestOffsets:
         assert self.offsets([pair.form.encode(entry_at(31))]) == [33]
         client.resend_ended(request, 7)
         client.resend_failed(other)
-        assert not client._last_offsets
+        assert not client._last_shown
 
     def test_the_longest_not_shown_is_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(streamr_forms, "MAX_TOPICS", 2)
         offsets = Offsets()
         for topic in ("a", "b", "a", "c"):
             offsets.next(entry_at(10, topic))
-        assert offsets.next(entry_at(10, "a")) == 12
-        assert offsets.next(entry_at(10, "b")) == 10
+        assert offsets.next(entry_at(10, "a"))[0] == 12
+        assert offsets.next(entry_at(10, "b"))[0] == 10
 
 
 STREAM = "river"
@@ -635,8 +716,8 @@ class TestKeyExchange:
     )
     def test_malformed(self, changes: dict[str, Any]) -> None:
         fields = {"stream": self.TO_ALICE, "kind": MessageType.GROUP_KEY_REQUEST, "content": self.REQUEST} | changes
-        for given in (None, access(open_to_all=True), access()):
-            assert refusal(self.exchange(given, signed(BOB, **fields)))[0] == "INVALID_REQUEST"
+        for rules in (None, access(open_to_all=True), access()):
+            assert refusal(self.exchange(rules, signed(BOB, **fields)))[0] == "INVALID_REQUEST"
 
     def test_who_may_ask_and_answer(self) -> None:
         made = access()

@@ -17,7 +17,7 @@ from catchment.core.access import ANONYMOUS, Access, Caller
 from catchment.core.broker import Publish, Status
 from catchment.errors import PeerFault
 from catchment.sessions.base import Command, Resend, Send, Subscribe, TextSession, Unsubscribe
-from catchment.sessions.streamr_forms import PAIRS
+from catchment.sessions.streamr_forms import PAIRS, Shown
 from catchment.sessions.streamr_publish import prepare, with_sequence
 from catchment.wire.streamr import control, legacy, message, publish
 from catchment.wire.streamr.fields import INVALID_REQUEST
@@ -88,8 +88,8 @@ class StreamrSession(TextSession):
         self._access = access
         self._topics: dict[model.Topic, Caller] = {}
         """What is subscribed to, and for whom."""
-        self._last_offsets: dict[int, int] = {}
-        """The last offset shown in each resend under way, by the identity of its request."""
+        self._last_shown: dict[int, Shown] = {}
+        """What was shown last in each resend under way, by the identity of its request."""
         self._last_legacy: dict[tuple[str, int, str], tuple[int, int]] = {}
         """Timestamp and sequence of the last publish of control 0, by stream, partition and publisher."""
         self._unkeyed = 0
@@ -163,20 +163,20 @@ class StreamrSession(TextSession):
 
     def resend_message(self, request: Resend, entry: model.Entry) -> bytes:
         """One UnicastMessage, or what is said instead to a client that cannot be shown it."""
-        payload, offset = self._pair.unicast(request.request_id, entry, self._last_offsets.get(id(request), -1))
-        if offset >= 0:
-            self._last_offsets[id(request)] = offset
+        payload, shown = self._pair.unicast(request.request_id, entry, self._last_shown.get(id(request)))
+        if shown is not None:
+            self._last_shown[id(request)] = shown
         return payload
 
     def resend_ended(self, request: Resend, count: int) -> bytes:
         """ResendResponseResent, or NoResend when there was nothing."""
-        self._last_offsets.pop(id(request), None)
+        self._last_shown.pop(id(request), None)
         kind = ControlType.RESEND_RESPONSE_RESENT if count else ControlType.RESEND_RESPONSE_NO_RESEND
         return self._resend_response(kind, request)
 
     def resend_failed(self, request: Resend) -> bytes:
         """The history could not be read: our fault, no detail."""
-        self._last_offsets.pop(id(request), None)
+        self._last_shown.pop(id(request), None)
         topic = request.question.topic
         text = f"Failed to resend from stream {topic.name} and partition {topic.partition}. Ask again later."
         return self._error(request.request_id, text, ErrorCode.RESEND_FAILED)

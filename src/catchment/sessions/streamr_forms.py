@@ -7,7 +7,7 @@ once for all who share the pair (facts/streamr.md, section 3; DESIGN.md, "Rules 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,13 @@ THROWS_ON_ETH: Final = 29
 """Clients of this version know ETH_LEGACY only and throw on anything newer: they are sent such messages unsigned."""
 
 
+class Shown(NamedTuple):
+    """The message of a stream-partition that clients of message 28 or 29 were shown last."""
+
+    offset: int
+    timestamp: int
+
+
 class Offsets:
     """Offsets for clients of message 28 and 29, which pass over what does not increase.
 
@@ -32,27 +39,33 @@ class Offsets:
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, int], int] = {}
+        self._last: dict[tuple[str, int], Shown] = {}
 
-    def next(self, entry: model.Entry) -> int:
-        """The offset of a message about to be shown."""
+    def next(self, entry: model.Entry) -> tuple[int, Shown | None]:
+        """The offset of a message about to be shown, and what was shown before it."""
         topic = (entry.topic, entry.partition)
-        offset = max(entry.timestamp, self._last.pop(topic, -1) + 1)
-        self._last[topic] = offset
+        before = self._last.pop(topic, None)
+        offset = _after(before, entry)
+        self._last[topic] = Shown(offset, entry.timestamp)
         if len(self._last) > MAX_TOPICS:
             del self._last[next(iter(self._last))]
-        return offset
+        return offset, before
 
-    def resent(self, entry: model.Entry, after: int) -> int:
-        """The offset of a message of a resend, `after` being the one before it there (-1 for none).
+    def resent(self, entry: model.Entry, before: Shown | None) -> int:
+        """The offset of a message of a resend, given the one before it there.
 
         A resend has its own order, which begins anywhere in the past; what is shown live goes on behind its end.
         """
-        offset = max(entry.timestamp, after + 1)
+        offset = _after(before, entry)
         topic = (entry.topic, entry.partition)
-        if offset > self._last.get(topic, -1):
-            self._last[topic] = offset
+        last = self._last.get(topic)
+        if last is None or offset > last.offset:
+            self._last[topic] = Shown(offset, entry.timestamp)
         return offset
+
+
+def _after(before: Shown | None, entry: model.Entry) -> int:
+    return entry.timestamp if before is None else max(entry.timestamp, before.offset + 1)
 
 
 class PairForm:
@@ -76,23 +89,30 @@ class PairForm:
         return encode
 
     def _converted(self, entry: model.Entry) -> bytes:
-        shown = self._shown(entry, None)
-        return self._error("", shown) if isinstance(shown, str) else self._broadcast % shown
+        shown = self._shown(entry)
+        return self._error("", shown) if isinstance(shown, str) else self._broadcast % message.encode(shown)
 
     def _broadcast_with_offset(self, entry: model.Entry) -> bytes:
         assert self._offsets is not None
-        shown = self._shown(entry, self._offsets.next(entry))
-        return self._error("", shown) if isinstance(shown, str) else self._broadcast % shown
-
-    def unicast(self, request_id: str, entry: model.Entry, after: int) -> tuple[bytes, int]:
-        """One message of a resend, and its offset; `after` is the offset of the one before it, -1 for none."""
-        offset = None if self._offsets is None else self._offsets.resent(entry, after)
-        shown = entry.raw if offset is None and entry.version == self._version else self._shown(entry, offset)
+        shown = self._shown(entry)
         if isinstance(shown, str):
-            return self._error(request_id, shown), -1 if offset is None else offset
-        return control.unicast(request_id, shown, self._control), -1 if offset is None else offset
+            return self._error("", shown)
+        return self._broadcast % message.encode(_placed(shown, entry, *self._offsets.next(entry)))
 
-    def _shown(self, entry: model.Entry, offset: int | None) -> bytes | str:
+    def unicast(self, request_id: str, entry: model.Entry, before: Shown | None) -> tuple[bytes, Shown | None]:
+        """One message of a resend, and what was shown last in it; `before` is what this was before."""
+        if self._offsets is None and entry.version == self._version:
+            return control.unicast(request_id, entry.raw, self._control), None
+        shown = self._shown(entry)
+        if isinstance(shown, str):
+            return self._error(request_id, shown), before
+        if self._offsets is None:
+            return control.unicast(request_id, message.encode(shown), self._control), None
+        offset = self._offsets.resent(entry, before)
+        raw = message.encode(_placed(shown, entry, offset, before))
+        return control.unicast(request_id, raw, self._control), Shown(offset, entry.timestamp)
+
+    def _shown(self, entry: model.Entry) -> message.StreamMessage | str:
         """The message as this pair's clients read it, or why they cannot be shown it."""
         parsed = message.decode(entry.raw)
         reason = convert.why_not_shown(parsed, self._version)
@@ -101,15 +121,24 @@ class PairForm:
         shown = convert.to_version(parsed, self._version)
         if self._version == THROWS_ON_ETH and shown.signature_type is message.SignatureType.ETH:
             shown = convert.unsigned(shown)
-        if offset is not None:
-            prev = parsed.prev_msg_ref
-            shown = msgspec.structs.replace(
-                shown, offset=offset, previous_offset=None if prev is None else prev.timestamp
-            )
-        return message.encode(shown)
+        return shown
 
     def _error(self, request_id: str, text: str) -> bytes:
         return control.error_response(request_id, text, ErrorCode.REQUEST_FAILED, self._control)
+
+
+def _placed(
+    shown: message.StreamMessage, entry: model.Entry, offset: int, before: Shown | None
+) -> message.StreamMessage:
+    """The message in the server's order.
+
+    "`previousOffset` is the `offset` of the previous message" (legacy document, broadcast): of the one shown before.
+    It is given as that one's timestamp, which a resend is sure to reach; a client that asked for history up to an
+    offset that was moved up would find a gap for ever. Where none was shown before, the publisher's own reference
+    stands, as shipped.
+    """
+    previous = entry.prev_timestamp if before is None else before.timestamp
+    return msgspec.structs.replace(shown, offset=offset, previous_offset=previous)
 
 
 PAIRS: Final = {
