@@ -463,30 +463,32 @@ class TestOffsets:
     def previous(self, frames: Sequence[bytes]) -> list[int | None]:
         return [json.loads(bytes(control.decode(frame).message))[6] for frame in frames]
 
-    def test_the_previous_offset_is_that_of_the_message_shown_before(self) -> None:
-        """As a timestamp: what a client that missed it asks for, and is sure to get."""
-        pair = streamr_forms.PairForm(0, 28)
-        raw = b'[30,["s",0,10,0,"",""],[7,0],27,"{}",0,null]'
-        first = message.to_entry(message.decode(raw), raw, verdict=model.Verdict.UNSIGNED, received_at=NOW)
-        live = [pair.form.encode(entry) for entry in (first, entry_at(10), entry_at(10), entry_at(20), entry_at(15))]
-        assert self.previous(live) == [7, 10, 10, 10, 20]
-        assert self.offsets(live) == [10, 11, 12, 20, 21]
-        client = session(0, 28)
-        client._pair = pair
-        request = Resend("0", Range(Topic("s", 0)))
-        resent = [client.resend_message(request, entry_at(time)) for time in (10, 10, 15, 20)]
-        assert self.previous(resent) == [None, 10, 10, 15]
+    def following(self, timestamp: int, previous: int, *, secret: bool = False) -> model.Entry:
+        """A message that names its previous one."""
+        raw = b'[31,["s",0,%d,0,"",""],[%d,0],27,%d,"00ff",0,null]' % (timestamp, previous, 2 * secret)
+        return message.to_entry(message.decode(raw), raw, verdict=model.Verdict.UNSIGNED, received_at=NOW)
 
-    def test_what_is_not_shown_has_no_offset(self) -> None:
-        """An old client would ask for it again and again."""
+    def test_the_previous_offset_is_the_time_of_the_previous_message(self) -> None:
+        """Not its offset, which may have been moved up: a client that asks for history up to it is sure to get it."""
+        form = streamr_forms.PairForm(0, 28).form
+        live = [form.encode(self.following(*times)) for times in ((10, 7), (10, 7), (10, 7), (20, 10), (30, 25))]
+        assert self.offsets(live) == [10, 11, 12, 20, 30]
+        assert self.previous(live) == [7, 7, 7, 10, 25]
+
+    @pytest.mark.parametrize("resent", [False, True])
+    def test_what_is_hidden_is_not_named_as_previous(self, resent: bool) -> None:
+        """A client that can never see it would ask for it again and again."""
         pair = streamr_forms.PairForm(0, 28)
-        raw = b'[31,["s",0,15,0,"",""],[10,0],27,2,"00ff",0,null]'
-        secret = message.to_entry(message.decode(raw), raw, verdict=model.Verdict.UNSIGNED, received_at=NOW)
-        raw = b'[31,["s",0,20,0,"",""],[15,0],27,0,"{}",0,null]'
-        after = message.to_entry(message.decode(raw), raw, verdict=model.Verdict.UNSIGNED, received_at=NOW)
-        pair.form.encode(entry_at(10))
-        assert b"Encrypted message" in pair.form.encode(secret)
-        assert self.previous([pair.form.encode(after)]) == [10]
+
+        def show(entry: model.Entry) -> bytes:
+            return pair.unicast("r", entry, None)[0] if resent else pair.form.encode(entry)
+
+        show(self.following(10, 5))
+        for secret in (self.following(15, 10, secret=True), self.following(16, 15, secret=True)):
+            assert b"Encrypted message" in show(secret)
+        live = [pair.form.encode(self.following(*times)) for times in ((20, 16), (25, 20), (30, 28))]
+        assert self.previous(live) == [10, 20, 28]
+        assert self.offsets(live) == [20, 25, 30]
 
     def test_a_resend_has_its_own_order_and_live_goes_on_behind_it(self) -> None:
         pair = streamr_forms.PairForm(0, 28)

@@ -24,10 +24,14 @@ THROWS_ON_ETH: Final = 29
 
 
 class Shown(NamedTuple):
-    """The message of a stream-partition that clients of message 28 or 29 were shown last."""
+    """The message of a stream-partition that clients of message 28 or 29 were shown last.
+
+    `hidden` is the latest timestamp of what they were not shown since, because they cannot read it.
+    """
 
     offset: int
     timestamp: int
+    hidden: int = -1
 
 
 class Offsets:
@@ -42,7 +46,7 @@ class Offsets:
         self._last: dict[tuple[str, int], Shown] = {}
 
     def next(self, entry: model.Entry) -> tuple[int, Shown | None]:
-        """The offset of a message about to be shown, and what was shown before it."""
+        """The offset of a message about to be shown, and what was shown before it in the stream-partition."""
         topic = (entry.topic, entry.partition)
         before = self._last.pop(topic, None)
         offset = _after(before, entry)
@@ -62,6 +66,13 @@ class Offsets:
         if last is None or offset > last.offset:
             self._last[topic] = Shown(offset, entry.timestamp)
         return offset
+
+    def hide(self, entry: model.Entry) -> None:
+        """Note a message that is not shown."""
+        topic = (entry.topic, entry.partition)
+        last = self._last.get(topic)
+        if last is not None:
+            self._last[topic] = last._replace(hidden=max(last.hidden, entry.timestamp))
 
 
 def _after(before: Shown | None, entry: model.Entry) -> int:
@@ -96,6 +107,7 @@ class PairForm:
         assert self._offsets is not None
         shown = self._shown(entry)
         if isinstance(shown, str):
+            self._offsets.hide(entry)
             return self._error("", shown)
         return self._broadcast % message.encode(_placed(shown, entry, *self._offsets.next(entry)))
 
@@ -105,6 +117,8 @@ class PairForm:
             return control.unicast(request_id, entry.raw, self._control), None
         shown = self._shown(entry)
         if isinstance(shown, str):
+            if self._offsets is not None:
+                self._offsets.hide(entry)
             return self._error(request_id, shown), before
         if self._offsets is None:
             return control.unicast(request_id, message.encode(shown), self._control), None
@@ -132,12 +146,13 @@ def _placed(
 ) -> message.StreamMessage:
     """The message in the server's order.
 
-    "`previousOffset` is the `offset` of the previous message" (legacy document, broadcast): of the one shown before.
-    It is given as that one's timestamp, which a resend is sure to reach; a client that asked for history up to an
-    offset that was moved up would find a gap for ever. Where none was shown before, the publisher's own reference
-    stands, as shipped.
+    `previousOffset` is the timestamp of the publisher's previous message, as shipped: a client that has not seen it asks
+    for it. Where that one was hidden from these clients, it is that of the message shown before instead; they would
+    ask for it again and again.
     """
-    previous = entry.prev_timestamp if before is None else before.timestamp
+    previous = entry.prev_timestamp
+    if previous is not None and before is not None and before.timestamp < previous <= before.hidden:
+        previous = before.timestamp
     return msgspec.structs.replace(shown, offset=offset, previous_offset=previous)
 
 
