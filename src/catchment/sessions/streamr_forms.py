@@ -146,9 +146,9 @@ def _placed(
 ) -> message.StreamMessage:
     """The message in the server's order.
 
-    `previousOffset` is the timestamp of the publisher's previous message, as shipped: a client that has not seen it asks
-    for it. Where that one was hidden from these clients, it is that of the message shown before instead; they would
-    ask for it again and again.
+    `previousOffset` is the timestamp of the publisher's previous message, as shipped: a client that has not seen it
+    asks for it. Where that one was hidden from these clients, it is that of the message shown before instead; they
+    would ask for it again and again.
     """
     previous = entry.prev_timestamp
     if previous is not None and before is not None and before.timestamp < previous <= before.hidden:
