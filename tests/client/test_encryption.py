@@ -103,9 +103,11 @@ async def by_hand(node: Node, key: bytes) -> AsyncGenerator[tuple[ByHand, Callab
         yield hand, await overhear(hand, hand.address)
 
 
-async def overhear(hand: StreamrClient, address: str | None) -> Callable[[], Any]:
+async def overhear(
+    hand: StreamrClient, address: str | None, *, of: Callable[[str], str] = keyexchange.stream_of
+) -> Callable[[], Any]:
     """What is sent to the key-exchange stream of an address, one at a call."""
-    stream = await hand.open_subscription(keyexchange.stream_of(address or ""))
+    stream = await hand.open_subscription(of(address or ""))
 
     async def told() -> keyexchange.Exchange:
         async with asyncio.timeout(30):
@@ -398,9 +400,12 @@ def test_forged_and_unasked_for_answers_are_passed_over(tmp_path: Path) -> None:
                 await forger.tell(reader.address or "", GroupKeyAnnounce("elsewhere", (sealed,)))
                 # A request id nobody gave out.
                 await forger.tell(reader.address or "", GroupKeyResponse("mine", STREAM, (sealed,)))
+                # No request id, as clients 3.x answer, of a publisher nobody asked.
+                timed = SealedKey(sealed.sealed, start=0)
+                await forger.tell(reader.address or "", GroupKeyResponse("", STREAM, (timed,), Form.OBJECT))
                 publisher._exchange.server._allowed = _always  # type: ignore[union-attr]
                 assert contents(await take(messages, 1)) == [0]
-                assert exchange.ignored == 3
+                assert exchange.ignored == 4
 
     run(main, tmp_path)
 
@@ -505,19 +510,46 @@ def test_a_request_that_cannot_be_met_is_answered_with_an_error(
     run(main, tmp_path)
 
 
+def encrypted(chain: Chain, content: str, under: bytes, timestamp: int) -> bytes:
+    """A message of the publisher as the older form has it: AES without a key id."""
+    plain = message.decode(chain.make(content, timestamp))
+    sealed = msgspec.structs.replace(
+        plain,
+        encryption_type=message.EncryptionType.AES,
+        content=groupkeys.encrypt(under, b"\x01" * 16, content.encode()),
+    )
+    signature = Signer(PUBLISHER).sign(message.signed_payload(sealed))
+    return message.encode(msgspec.structs.replace(sealed, signature=signature))
+
+
+def test_a_reader_understands_a_publisher_of_clients_3(tmp_path: Path) -> None:
+    """It listens on its bare address, repeats no request id, and dates a key after the message it made it for."""
+    key = b"\x33" * 32
+
+    async def main(node: Node) -> None:
+        async with by_hand(node, PUBLISHER) as made, client(node, READER) as reader, reading(reader) as messages:
+            hand, _ = made
+            told = await overhear(hand, hand.address, of=keyexchange.legacy_stream_of)
+            when = now_ms() - 1000
+            await hand.publish_raw(encrypted(Chain(STREAM, 0, signer=Signer(PUBLISHER)), '{"n":1}', key, when))
+            request = await told()
+            assert isinstance(request, GroupKeyRequest)
+            assert request.range is not None
+            assert request.range.start <= when < when + 5 < request.range.end
+            public = groupkeys.load_public_key(request.public_key)
+            answer = GroupKeyResponse(
+                "", STREAM, (SealedKey(groupkeys.seal(public, key), start=when + 5),), Form.OBJECT
+            )
+            await hand.tell(reader.address or "", answer)
+            assert contents(await take(messages, 1)) == [{"n": 1}]
+
+    run(main, tmp_path)
+
+
 def test_a_reader_understands_a_publisher_of_the_older_form(tmp_path: Path) -> None:
     """Client 4.x: AES without a key id, keys by time, NEW_KEY_AND_AES left out of message 32; reset."""
     key, later = b"\x31" * 32, b"\x32" * 32
     signer = Signer(PUBLISHER)
-
-    def encrypted(chain: Chain, content: str, under: bytes, timestamp: int) -> bytes:
-        plain = message.decode(chain.make(content, timestamp))
-        sealed = msgspec.structs.replace(
-            plain,
-            encryption_type=message.EncryptionType.AES,
-            content=groupkeys.encrypt(under, b"\x01" * 16, content.encode()),
-        )
-        return message.encode(msgspec.structs.replace(sealed, signature=signer.sign(message.signed_payload(sealed))))
 
     async def main(node: Node) -> None:
         async with by_hand(node, PUBLISHER) as made, client(node, READER) as reader, reading(reader) as messages:

@@ -210,7 +210,8 @@ class KeyExchange(Handler):
                 some = ids[: keyexchange.MAX_KEYS]
                 await self._request(group, GroupKeyRequest(self._new_id(), group.stream_id, public_key, some))
             if times:
-                span = KeyRange(min(times), max(times))
+                # Clients 3.x date a key a moment after the message they make it for: up to now, or it is left out.
+                span = KeyRange(min(times), max(*times, now_ms()))
                 await self._request(
                     group,
                     GroupKeyRequest(self._new_id(), group.stream_id, public_key, range=span, form=Form.OBJECT),
@@ -223,6 +224,8 @@ class KeyExchange(Handler):
         if len(self._asked) > MAX_ASKED:
             del self._asked[next(iter(self._asked))]
         await self._tell(keyexchange.stream_of(group.publisher), request)
+        if request.form is Form.OBJECT:  # clients 3.x listen on the bare address
+            await self._tell(keyexchange.legacy_stream_of(group.publisher), request)
 
     @staticmethod
     def _new_id() -> str:
@@ -280,7 +283,7 @@ class KeyExchange(Handler):
             case GroupKeyRequest():
                 await self.server.answer(exchange, sender, self._reply_to(got, sender))
             case GroupKeyResponse():
-                if self._asked.get(exchange.request_id) != Group(exchange.stream_id, sender):
+                if not self._was_asked(exchange.request_id, Group(exchange.stream_id, sender)):
                     self._ignore(got, "nobody asked this publisher for it")
                     return
                 await self._keep(Group(exchange.stream_id, sender), exchange.keys)
@@ -293,6 +296,10 @@ class KeyExchange(Handler):
                 group = self._asked.get(exchange.request_id)
                 if group is not None and group.publisher == sender:
                     self._note_problem(group, f"{exchange.code}: {exchange.message}")
+
+    def _was_asked(self, request_id: str, group: Group) -> bool:
+        """Whether an answer is to a request of ours. Clients 3.x do not repeat its id."""
+        return self._asked.get(request_id) == group if request_id else group in self._asked.values()
 
     def _reply_to(self, got: message.StreamMessage, sender: str) -> str:
         """The sender's stream of the same era as the one it wrote to."""

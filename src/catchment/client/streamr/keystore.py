@@ -137,14 +137,17 @@ class KeyStore:
         self._save()
 
     def lookup(self, stream_id: str, publisher: str, key_id: str | None, timestamp: int) -> bytes | None:
-        """The key of a publisher's message: by id, or, when the message names none, the one in use at its time."""
+        """The key of a publisher's message: by id, or, when the message names none, the one in use at its time.
+
+        Before all keys known that is the first one: clients 3.x date it a moment after the message they made it for.
+        """
         found = self._received.get((stream_id, publisher))
         if found is None:
             return None
         if key_id is not None:
             return found.by_id.get(key_id)
         place = bisect.bisect_right(found.by_time, timestamp, key=lambda each: each[0])
-        return found.by_time[place - 1][1] if place else None
+        return found.by_time[max(place - 1, 0)][1] if found.by_time else None
 
     # The file.
 
