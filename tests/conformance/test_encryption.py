@@ -6,11 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from catchment.client.streamr import KeyStore
+from catchment.crypto.ethereum import Signer
+from catchment.crypto.groupkeys import GroupKey
+
 from ..net.processes import NodeProcess
-from . import wire
+from . import ours, wire
 from .cases import CALLBACKS, case, lacking, numbered
 from .clients import Client
-from .conftest import OpenClient
+from .conftest import OpenClient, address
 
 pytestmark = pytest.mark.clients
 
@@ -69,3 +73,43 @@ def test_a_key_is_changed(version: str, client: Client, subscriber_of: Callable[
     client.publish(stream, {"n": 1}, groupKey=NEXT_KEY)
     client.publish(stream, {"n": 2})
     assert inbox.contents_until({"n": 2}) == numbered(3)
+
+
+@case("reads what ours encrypts, with the key it asks ours for", NO_EXCHANGE)
+def test_what_ours_encrypts_is_read(
+    version: str, subscriber_of: Callable[[str], Client], node: NodeProcess, stream: str
+) -> None:
+    inbox = subscriber_of(version).subscribe(stream)
+    # Message 31 has no place for the key that ours hands on with a message when it takes a new one.
+    rotations = 0 if version == "3.2.1" else 1
+    contents = ours.publish_encrypted(node, stream, numbered(4), rotations, lambda: inbox.contents_until({"n": 3}))
+    assert contents == numbered(4)
+
+
+@case("is read by ours, which asks it for the key", NO_EXCHANGE)
+def test_ours_reads_what_is_encrypted(version: str, client: Client, node: NodeProcess, stream: str) -> None:
+    def publish() -> None:
+        client.publish(stream, {"n": 0}, groupKey=KEY)
+        client.publish(stream, {"n": 1}, {"n": 2})
+
+    received = ours.received(node, stream, 3, publish)
+    assert [got.value for got in received] == numbered(3)
+
+
+@case("is read by ours with a key both were given", NO_GIVEN_KEYS)
+def test_ours_reads_with_a_key_it_was_given(version: str, client: Client, node: NodeProcess, stream: str) -> None:
+    keys = KeyStore()
+    keys.remember(stream, address(version), bytes.fromhex(KEY), start=0)
+    received = ours.received(node, stream, 1, lambda: client.publish(stream, {"n": 0}, groupKey=KEY), keys)
+    assert [got.value for got in received] == [{"n": 0}]
+
+
+@case("reads with a key both were given what ours encrypts", NO_GIVEN_KEYS)
+def test_what_ours_encrypts_is_read_with_a_given_key(
+    version: str, subscriber_of: Callable[[str], Client], node: NodeProcess, stream: str
+) -> None:
+    keys = KeyStore()
+    keys.add(stream, GroupKey("given", bytes.fromhex(KEY)), 0)
+    inbox = subscriber_of(version).subscribe(stream, groupKeys={Signer(ours.PRIVATE_KEY).address: KEY})
+    contents = ours.publish_encrypted(node, stream, numbered(2), 0, lambda: inbox.contents_until({"n": 1}), keys)
+    assert contents == numbered(2)
