@@ -587,3 +587,66 @@ def test_key_exchange_is_routed_and_kept_as_its_own_kind(tmp_path: Path) -> None
             assert [row.entry.kind for row in node.store.read(0, 10)] == [model.Kind.KEYEXCHANGE]
 
     asyncio.run(main())
+
+
+def test_what_was_sealed_and_dropped_is_known_and_resent_in_every_version(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running_node(tmp_path, hot_hours=0.0) as node,
+            connected(node, target((0, 29)) + "&publishAck=1") as publisher,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            start = now_ms() - 1000
+            signed = [publish((0, 29), f'{{"n":{number}}}', start + number) for number in range(3)]
+            unsigned = publish((0, 28), '{"n":3}', start + 3)
+            outcomes = []
+            for frame in (*signed, unsigned):
+                publisher.send(frame)
+                outcomes.append((await said(publisher)).outcome)
+            await node.seal()
+            assert node.store.first_hot_offset == 4
+            for frame in (*signed, unsigned):
+                publisher.send(frame)
+                outcomes.append((await said(publisher)).outcome)
+            # A signed replay stays one though nothing is left to compare it with; the unsigned one cannot be known.
+            assert outcomes == ["stored"] * 4 + ["duplicate"] * 3 + ["stored"]
+            for pair in PAIRS:
+                peer = await stack.enter_async_context(connected(node, target(pair)))
+                peer.send(resend_requests(pair, [start, start + 1, start + 2, start + 3])[0][0])
+                found = []
+                while (answer := await said(peer)).type is not ControlType.RESEND_RESPONSE_RESENT:
+                    if answer.type is ControlType.UNICAST_MESSAGE:
+                        found.append(message.decode(bytes(answer.message)))
+                assert {each.version for each in found} == {pair[1]}
+                expected = [0, 1, 2, 3, 3] if pair[0] == 0 else [3, 3]
+                assert [json.loads(each.content)["n"] for each in found] == expected
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [28, 29])
+def test_arrays_of_28_and_29_inside_a_newer_request_are_read_by_all(tmp_path: Path, version: int) -> None:
+    """Brokers accepted any pair of supported versions (facts/streamr.md, section 1)."""
+
+    async def main() -> None:
+        async with (
+            running_node(tmp_path) as node,
+            connected(node, target((1, 31))) as sender,
+            subscribers(node) as readers,
+        ):
+            time = now_ms()
+            signature = ALICE.sign(f"{STREAM}{time}{ALICE.address}{{}}".encode())
+            elements: list[Any] = [version, STREAM, 0, time, 60, 12, 11, 27, "{}"]
+            elements += [1, ALICE.address, signature] if version == 29 else []
+            raw = msgspec.json.encode(elements)
+            sender.send(b"[1,8,%b,null]" % raw)
+            for pair, peer in readers.items():
+                found = message.decode(bytes((await said(peer)).message))
+                assert (found.version, found.content, found.msg_id.timestamp) == (pair[1], "{}", time)
+                if isinstance(found, message.OffsetMessage):
+                    assert (found.ttl, found.offset, found.previous_offset) == (60, time, None)
+                if version == 29 and pair[1] > 28:
+                    assert message.judge(found) is model.Verdict.OK
+            assert [(row.entry.version, row.entry.raw) for row in node.store.read(0, 5)] == [(version, raw)]
+
+    asyncio.run(main())

@@ -16,6 +16,8 @@ from catchment.wire.streamr import control, legacy, message
 from catchment.wire.streamr.fields import LooseMessageRef
 from catchment.wire.streamr.kinds import Control, ControlType
 
+from .test_control import WRONG, fits
+
 CASES = json.loads((Path(__file__).parents[1] / "vectors" / "streamr_control_0_1.json").read_text(encoding="utf-8"))
 every_case = pytest.mark.parametrize("case", CASES, ids=[f"{case['version']} {case['name']}" for case in CASES])
 Case = dict[str, Any]
@@ -313,3 +315,22 @@ class TestPublish:
     def test_signature_and_type_go_together(self, changes: Case) -> None:
         with pytest.raises(PeerFault, match="sig"):
             made(**changes)
+
+
+CONTROL_1_CASES = [case for case in CASES if case["version"] == 1 and case["canonical"]]
+
+
+class TestWrongElementsOfControl1:
+    @pytest.mark.parametrize("case", CONTROL_1_CASES, ids=[case["name"] for case in CONTROL_1_CASES])
+    @pytest.mark.parametrize("wrong", WRONG)
+    def test_each_replaced(self, case: Case, wrong: str) -> None:
+        elements = json.loads(case["frame"])
+        value = WRONG[wrong]
+        names = [field.name for field in control.CONTROL_1[ControlType(elements[1])][0]]
+        for position, name in enumerate(names, start=2):
+            changed = [*elements[:position], value, *elements[position + 1 :]]
+            data = json.dumps(changed).encode()
+            if fits(name, value):
+                control.decode(data)
+            else:
+                assert name in refused(data)
