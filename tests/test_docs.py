@@ -297,7 +297,8 @@ def test_the_digests_can_be_computed_as_the_architecture_page_shows(
     assert capsys.readouterr().out == "0 2 False\n3 5 False\n"
 
 
-def test_the_example_runs_as_its_page_shows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", ["publish_and_subscribe.py", "encrypted.py"])
+def test_the_example_runs_as_its_page_shows(tmp_path: Path, example: str) -> None:
     ready = tmp_path / "ready.json"
     serve = ["-m", "catchment.cli.main", "serve", "--port", "0", "--data", str(tmp_path / "data")]
     with subprocess.Popen(
@@ -310,7 +311,7 @@ def test_the_example_runs_as_its_page_shows(tmp_path: Path) -> None:
             assert "ready" in node.stderr.readline()
             url = msgspec.json.decode(ready.read_bytes())["ws"]
             ran = subprocess.run(
-                [sys.executable, str(ROOT / "examples" / "publish_and_subscribe.py"), url],
+                [sys.executable, str(ROOT / "examples" / example), url],
                 capture_output=True,
                 text=True,
                 timeout=120,
@@ -321,5 +322,5 @@ def test_the_example_runs_as_its_page_shows(tmp_path: Path) -> None:
         finally:
             node.kill()
     assert (ran.returncode, ran.stderr) == (0, "")
-    (block,) = (code for language, code in BLOCK.findall(text_of(ROOT / "examples" / "README.md")) if language)
-    assert block.split("publish_and_subscribe.py\n")[1] == ran.stdout
+    (block,) = (code for _, code in BLOCK.findall(text_of(ROOT / "examples" / "README.md")) if f"/{example}\n" in code)
+    assert block.split(f"{example}\n")[1] == ran.stdout

@@ -338,6 +338,42 @@ def test_a_reader_may_publish_and_wait_while_much_is_resent(tmp_path: Path) -> N
     run(main, tmp_path)
 
 
+def test_leaving_a_resend_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def main(node: Node) -> None:
+        async with client(node, ALICE) as alice:
+            chain = Chain("s", 0, signer=Signer(ALICE))
+            made = [chain.make(f'"{number}{"x" * 500}"', now_ms()) for number in range(8000)]
+            for waiting in [await alice.send_raw(raw) for raw in made]:
+                await waiting
+            paused = asyncio.Event()  # when so much came that the connection is not read any further
+            pause = alice._reading.pause_reading
+            alice._reading.pause_reading = lambda: (pause(), paused.set())  # type: ignore[method-assign]
+            history = alice.resend_last("s", 8000)
+            assert (await anext(history)).raw == made[0]
+            await paused.wait()
+            await history.aclose()
+            assert not alice._reader._pipes
+            assert [each.raw async for each in alice.resend_last("s", 1)] == made[-1:]
+            again = alice.resend_last("s", 8000)
+            await anext(again)
+        await again.aclose()
+
+    run(main, tmp_path)
+
+
+def test_a_subscription_that_was_closed_is_not_gone_on_from(tmp_path: Path) -> None:
+    async def main(node: Node) -> None:
+        async with client(node, ALICE) as alice:
+            await (await alice.open_subscription("s")).close()
+            await alice.open_subscription("s")
+            await alice.publish("s", 1)
+            async for received in alice.subscribe("s"):
+                assert received.value == 1
+                break
+
+    run(main, tmp_path)
+
+
 def test_forged_messages_reach_nobody(tmp_path: Path) -> None:
     async def main(node: Node) -> None:
         async with (

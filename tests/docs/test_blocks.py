@@ -1,4 +1,4 @@
-"""What README and tutorial show is what happens."""
+"""What README, tutorial and client page show is what happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from .blocks import RUN, Block, Reader, blocks, matches, steps
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/tutorial.md"]
+PAGES = ["README.md", "docs/tutorial.md", "docs/client.md"]
 
 every_page = pytest.mark.parametrize("page", PAGES)
 

@@ -367,7 +367,6 @@ class StreamrClient:
             while (each := await subscription.next()) is not None:
                 yield each
         finally:
-            self._subscriptions.discard(subscription)
             await subscription.close()
 
     async def open_subscription(
@@ -408,17 +407,22 @@ class StreamrClient:
             patience=patience or self._patience,
             key_timeout=self._timing.timeout,
             max_waiting=self._max_waiting,
+            on_closed=self._forget,
         )
         await made.start()
         self._subscriptions.add(made)
         return made
 
-    async def resend_last(self, stream_id: str, count: int, *, partition: int = 0) -> AsyncGenerator[Received, None]:
-        """The last `count` messages, oldest first; one whose key does not come is handed out `encrypted`."""
-        async for received in self._history(Question(model.Topic(stream_id, partition), last=count)):
-            yield received
+    def _forget(self, subscription: Subscription) -> None:
+        self._subscriptions.discard(subscription)
+        if self._opened.get(subscription.topic) is subscription:
+            del self._opened[subscription.topic]
 
-    async def resend_range(
+    def resend_last(self, stream_id: str, count: int, *, partition: int = 0) -> AsyncGenerator[Received, None]:
+        """The last `count` messages, oldest first; one whose key does not come is handed out `encrypted`."""
+        return self._history(Question(model.Topic(stream_id, partition), last=count))
+
+    def resend_range(
         self,
         stream_id: str,
         start: model.Ref,
@@ -432,9 +436,7 @@ class StreamrClient:
 
         One whose key does not come is handed out `encrypted`.
         """
-        question = Question(model.Topic(stream_id, partition), None, start, end, publisher, chain)
-        async for received in self._history(question):
-            yield received
+        return self._history(Question(model.Topic(stream_id, partition), None, start, end, publisher, chain))
 
     async def _history(self, question: Question) -> AsyncGenerator[Received, None]:
         history = HistoryOpener(self._opener(), timeout=self._timing.timeout)

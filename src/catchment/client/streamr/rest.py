@@ -26,6 +26,8 @@ MAX_BODY: Final = 1024 * 1024
 REMEMBER_YES: Final = 15 * 60.0
 REMEMBER_NO: Final = 60.0
 MAX_REMEMBERED: Final = 10_000
+NOBODY: Final = "0x" + "0" * 40
+"""An address nobody has the key of."""
 
 
 class _Challenge(msgspec.Struct):
@@ -120,8 +122,12 @@ class Rest:
         return count
 
     async def is_publisher(self, stream_id: str, address: str) -> bool | None:
-        """Whether an address may publish to a stream; None when the node does not say."""
-        return await self._permitted(stream_id, "publisher", address)
+        """Whether an address may publish to a stream; None when the node does not say.
+
+        Where a stranger may, everyone may: that is one question for a stream and not one for each publisher.
+        """
+        anyone = await self._permitted(stream_id, "publisher", NOBODY)
+        return anyone if anyone is not False else await self._permitted(stream_id, "publisher", address)
 
     async def is_subscriber(self, stream_id: str, address: str) -> bool | None:
         """Whether an address may subscribe to a stream; None when the node does not say."""

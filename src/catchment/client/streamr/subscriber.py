@@ -76,8 +76,10 @@ class Subscription:
         key_timeout: float,
         max_waiting: int,
         high: int = HIGH,
+        on_closed: Callable[[Subscription], None] = lambda _: None,
     ) -> None:
         self.topic = topic
+        self._on_closed = on_closed
         self.forced_resends = 0
         """How often it had to read from the history because it was interrupted or too slow."""
         self._reader = reader
@@ -131,6 +133,7 @@ class Subscription:
             self._timer.cancel()
         if self._opener.exchange is not None:
             self._opener.exchange.unlisten(self.topic.name, self._key_came)
+        self._on_closed(self)
         self._put(None)
         await self._reader.detach(self.topic, self)
 
