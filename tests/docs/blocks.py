@@ -49,6 +49,7 @@ EQUAL = (
     (re.compile(r"0x[0-9a-f]{40}"), "ADDRESS"),
     (re.compile(r"0x[0-9a-f]{8}\b"), "WHO"),
     (re.compile(r"\b\d\d:\d\d:\d\d\.\d{3}\b"), "TIME"),
+    (re.compile(r'"timestamp":\d+,"sequence":\d+'), '"timestamp":TS,"sequence":N'),
     (re.compile(r'"timestamp":\d+'), '"timestamp":TS'),
     (re.compile(r'"chain":"[\w-]+"'), '"chain":"ID"'),
     (re.compile(r"127\.0\.0\.1:\d+"), DEFAULT),
