@@ -12,6 +12,7 @@ class Adapter {
         this.options = options
         this.report = report
         this.subs = new Map()
+        this.kept = new Map()
         this.client = this.make(published)
         for (const event of ['connected', 'disconnected']) this.client.on(event, () => report(event))
         this.client.on('error', (error) => report('error', { error: error?.message ?? String(error) }))
@@ -34,6 +35,15 @@ class Adapter {
 
     async close() {
         if (this.client.isConnected()) await this.client.disconnect()
+    }
+
+    /** A method of the client, or of the stream a client keeps under a name; `values` are set on it before. */
+    async call({ on, method, values = {}, args = [], keep }) {
+        const target = Object.assign(on ? this.kept.get(on) : this.client, values)
+        const result = await target[method](...args)
+        if (keep) this.kept.set(keep, result)
+        const plain = (value) => (value?.toObject ? value.toObject() : value)
+        return Array.isArray(result) ? result.map(plain) : plain(result)
     }
 
     /** The callback of a subscription: reports each message under the subscription's name. */

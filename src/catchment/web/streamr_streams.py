@@ -155,6 +155,7 @@ def existing(access: Access, stream_id: str, at: int) -> Sequence[Change]:
 async def create(node: RestNode, request: Request) -> Response:
     """POST /streams."""
     caller = caller_of(node, request)
+    await node.registrar.reload()
     _check_creator(node.access, caller)
     asked = await json_body(request, StreamBody)
     stream_id = asked.id or random_name(ID_LENGTH)
