@@ -28,10 +28,11 @@ lint: install ## Check style and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-check: lint ## Lint and the quick tests
-	@$(BIN)/pytest -q -m "not spark and not crash and not clients"
+check: lint ## The inner loop, under two minutes: lint, types, and every test that is not marked spark, crash or slow
+	@$(BIN)/python scripts/reference.py --check
+	@$(BIN)/pytest -q -n auto --dist worksteal -m "not spark and not crash and not slow" --hypothesis-profile=quick
 
-test: lint ## Run every check
+test: lint ## Everything, as CI does: all tests, with Spark, kills, real clients and the docs site
 	@$(BIN)/pytest
 
 format: install ## Put the code in its usual form

@@ -26,7 +26,18 @@ Case = dict[str, Any]
 
 # No deadline: how fast a machine is proves nothing about the code.
 hypothesis.settings.register_profile("catchment", deadline=None, max_examples=150)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("catchment")
+
+SLOW = ("bench/test_run.py", "conformance/", "docs/test_blocks.py", "docs/test_site.py", "typing/")
+"""Suites that start many programs or wait for them; `make check` leaves them to `make test`, as it does Spark."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow suites."""
+    for item in items:
+        if item.path.relative_to(ROOT / "tests").as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 @cache

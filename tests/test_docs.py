@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,26 @@ MAKE = re.compile(r"(?:^|`|\$ )make ([a-z]+)\b", re.MULTILINE)
 INLINE = re.compile(r"`(catchment [^`\n]+)`")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+@cache
+def the_parser() -> argparse.ArgumentParser:
+    return build_parser()
+
+
+@cache
+def the_declared() -> reference.Declared:
+    return reference.declared()
+
+
+@cache
+def known_flags() -> set[str]:
+    """Flags of our commands, scripts and benchmarks."""
+    known = {flag for _, _, parser in reference.commands(the_parser()) for flag in parser._option_string_actions}
+    for folder in ("bench", "examples", "scripts", "conformance"):
+        for script in (ROOT / folder).rglob("*.py"):
+            known |= set(re.findall(r'"(--[a-z-]+)"', script.read_text(encoding="utf-8")))
+    return known
 
 
 def text_of(page: Path) -> str:
@@ -126,18 +147,18 @@ def test_make_targets_exist(page: Path) -> None:
 @every_page
 def test_shown_commands_parse(page: Path) -> None:
     for words in shown_commands(page):
-        parsed = build_parser().parse_args(words)
+        parsed = the_parser().parse_args(words)
         assert callable(parsed.run)
 
 
 @every_page
 def test_commands_named_in_sentences_exist(page: Path) -> None:
-    known = {prog for prog, _ in without_subparsers(build_parser())}
+    known = {prog for prog, _ in without_subparsers(the_parser())}
     for command in INLINE.findall(text_of(page)):
         words = [word for word in command.split() if not word.startswith("-")]
         assert any(" ".join(words[:length]) in known for length in (2, 3)), command
         name = next(" ".join(words[:length]) for length in (3, 2) if " ".join(words[:length]) in known)
-        flags = set(dict(without_subparsers(build_parser()))[name]._option_string_actions)
+        flags = set(dict(without_subparsers(the_parser()))[name]._option_string_actions)
         assert {word for word in command.split() if word.startswith("--")} <= flags, command
 
 
@@ -165,7 +186,7 @@ def test_modules_named_in_pages_exist(page: Path) -> None:
 
 def test_every_setting_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        build_parser().parse_args(["serve", "--help"])
+        the_parser().parse_args(["serve", "--help"])
     shown = capsys.readouterr().out
     for setting in config.SETTINGS.values():
         if setting.secret:
@@ -181,7 +202,7 @@ def test_every_setting_command_metric_and_table_is_documented() -> None:
 
 @every_page
 def test_metrics_named_in_pages_exist(page: Path) -> None:
-    declared = reference.declared().metrics
+    declared = the_declared().metrics
     series = {name + end for name, kind, *_ in declared if kind == "histogram" for end in ("_bucket", "_sum", "_count")}
     assert set(re.findall(r"`(catchment_[a-z_]+)`", text_of(page))) <= series | {name for name, *_ in declared}
 
@@ -200,11 +221,7 @@ FLAGS_OF_OTHERS = {"--no-build-isolation", "--require-hashes"}
 
 @every_page
 def test_flags_named_in_pages_exist(page: Path) -> None:
-    known = {flag for _, _, parser in reference.commands(build_parser()) for flag in parser._option_string_actions}
-    for folder in ("bench", "examples", "scripts", "conformance"):
-        for script in (ROOT / folder).rglob("*.py"):
-            known |= set(re.findall(r'"(--[a-z-]+)"', script.read_text(encoding="utf-8")))
-    assert set(re.findall(r"`(--[a-z-]+)[ `=]", text_of(page))) <= known | PLANNED_FLAGS | FLAGS_OF_OTHERS
+    assert set(re.findall(r"`(--[a-z-]+)[ `=]", text_of(page))) <= known_flags() | PLANNED_FLAGS | FLAGS_OF_OTHERS
 
 
 def test_metrics_are_declared_in_one_module_only() -> None:

@@ -63,6 +63,7 @@ def test_mistakes_are_one_sentence_and_exit_code_2(own_home: Path) -> None:
         assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_no_node_is_exit_code_1(own_home: Path) -> None:
     ended = run("resend", "s", "--last", "1", "--url", "ws://127.0.0.1:9")
     assert ended.returncode == 1

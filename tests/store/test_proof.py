@@ -256,6 +256,7 @@ class TestFiles:
         (raw_folder(address) / file.path).write_bytes(b"not parquet at all" * 100)
         assert only(verify_lake(address), "file").files == (file.path,)
 
+    @pytest.mark.slow
     def test_bit_flips_are_found_or_harmless(self, address: str) -> None:
         chance = random.Random(20)
         rows = sealed_rows(address)

@@ -349,6 +349,7 @@ def event_when_full(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return full
 
 
+@pytest.mark.slow
 def test_a_long_answer_is_read_no_faster_than_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a hundred pages only some are read while nobody takes them; then all come, once and in order."""
     monkeypatch.setattr(resend, "PAGE_ROWS", 16)

@@ -194,6 +194,7 @@ def users(folder: Path, *arguments: str, stdin: str = "") -> str:
     return ran.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_closed_node_is_set_up_from_an_empty_folder(tmp_path: Path) -> None:
     assert users(tmp_path, "add", "alice", "--password-stdin", stdin="open sesame\n") == "added alice"
     key = users(tmp_path, "key", "Alice", "--label", "sensor")
