@@ -470,6 +470,7 @@ class TestFreeIdentity:
         other = submission(origin, entry(1, publisher="0xcd"))
         batch = [self.unnumbered(origin, b"%d" % number) for number in range(5)]
         assert run(broker, batch[0], other, *batch[1:]) == [Status.STORED] * 6
+        assert [publish.offset for publish in (batch[0], other, *batch[1:])] == list(range(6))
         assert run(broker, self.unnumbered(origin, b"5")) == [Status.STORED]
         kept = [row.entry for row in store.read(0, 10) if row.entry.publisher == "0xab"]
         assert [(each.sequence, each.raw) for each in kept] == [(number, b"%d" % number) for number in range(6)]

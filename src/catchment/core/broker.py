@@ -279,11 +279,12 @@ class Broker:
             return
         for publish, offset in zip(moved, offsets, strict=True):
             publish.status = Status.FAILED if offset == DUPLICATE else Status.STORED
+            publish.offset = offset
 
     def _at_the_same_time(self, entry: model.Entry) -> list[Place]:
         time = entry.timestamp
         question = model.Range(
-            model.Topic(entry.topic, entry.partition),
+            model.Topic(entry.topic, entry.partition, entry.protocol),
             model.Ref(time, 0),
             model.Ref(time, model.MAX_SAFE_INTEGER),
             publisher=entry.publisher,
