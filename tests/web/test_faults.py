@@ -198,3 +198,16 @@ def test_two_nodes_share_no_limits(tmp_path: Path) -> None:
             assert two.limits.passwords.allows("x", 0, 0)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("host", "access", "told"), [("0.0.0.0", "open", True), ("0.0.0.0", "closed", False), ("127.0.0.1", "open", False)]
+)
+def test_an_open_node_that_others_can_reach_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, access: str, told: bool
+) -> None:
+    async def main() -> None:
+        async with rest_node(tmp_path, host=host, access=access):
+            assert ("with open access" in caplog.text) is told
+
+    asyncio.run(main())

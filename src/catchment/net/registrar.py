@@ -36,7 +36,7 @@ TOUCHED: Final = "access-touched"
 """Another value whenever a process that is not the node changes users or keys."""
 
 PAGE: Final = 1024
-MAX_LOOK_BACK: Final = 1_000_000
+MAX_LOOK_BACK: Final = 250_000
 """Rows looked at again at start at most."""
 
 HASHES_AT_ONCE: Final = 2

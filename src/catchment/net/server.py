@@ -171,6 +171,12 @@ class Node:
                 "set --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that speaks TLS",
                 settings.host,
             )
+        if self.access.open and not is_loopback(settings.host):
+            log.warning(
+                "listening on %s with open access: whoever reaches this port may publish and read every Streamr "
+                "stream; set --access closed to ask for permissions",
+                settings.host,
+            )
         self._servers.append(server)
         self.port: int = server.sockets[0].getsockname()[1]
         self.hub.address = settings.popstellar_address or f"{self.addresses['ws']}/client"
