@@ -72,6 +72,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 LOG_FORMATS: Final = ("auto", "text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+QUIC_MODES: Final = ("auto", "on", "off")
 ACCESS_MODES: Final = ("open", "closed")
 
 
@@ -84,8 +85,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 7170
     mosaic_port: Annotated[
         int,
-        Setting("Port for Mosaic over TCP with TLS and over QUIC; 0 takes a free one.", minimum=0, maximum=MAX_PORT),
+        Setting(
+            "Port for Mosaic over TCP with TLS and over QUIC; 0 takes a free one. If the default is taken, the node "
+            "says so and speaks Mosaic over WebSockets only.",
+            minimum=0,
+            maximum=MAX_PORT,
+        ),
     ] = 1320
+    mosaic_quic: Annotated[
+        str,
+        Setting("Whether Mosaic is spoken over QUIC: auto is where the quic extra is installed.", choices=QUIC_MODES),
+    ] = "auto"
     mosaic_bans: Annotated[
         str,
         Setting(

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
+import tempfile
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
+from aioquic.asyncio.client import connect as quic_connect
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.quic import events
+from aioquic.quic.configuration import QuicConfiguration
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from catchment.crypto.mosaic import Signer
+from catchment.net.mosaic_identity import certificate, key_of, private_key
 from catchment.net.server import Node
 from catchment.wire.mosaic import frames, keys
 from catchment.wire.mosaic.frames import Layout, Message, MessageType
@@ -143,7 +154,152 @@ async def _over_websocket(node: Node, layout: Layout, signer: Signer | None) -> 
     return peer
 
 
-TRANSPORTS = {"websocket": _over_websocket}
+class StreamLine:
+    """Messages out of a stream of bytes; subclasses bring the bytes."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= frames.HEADER:
+            size = frames.frame_size(self._buffer[:8], self.layout)
+            if len(self._buffer) < size:
+                return
+            self.frames.put_nowait(self._buffer[:size])
+            self._buffer = self._buffer[size:]
+
+    async def receive(self) -> bytes | None:
+        return await self.frames.get()
+
+
+class TcpLine(StreamLine):
+    """TLS with the standard library's client, a certificate if there is a key."""
+
+    @classmethod
+    async def open(cls, node: Node, layout: Layout, signer: Signer | None) -> TcpLine:
+        line = cls(layout)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        if signer is not None:
+            load_certificate(context, signer)
+        port = urlsplit(node.addresses["mosaictcp"]).port
+        line.reader, line.writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        shown = line.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        assert key_of(x509.load_der_x509_certificate(shown)) == node.mosaic.signer.public
+        line.task = asyncio.create_task(line._read())
+        return line
+
+    async def _read(self) -> None:
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            while data := await self.reader.read(65_536):
+                self.feed(data)
+        self.frames.put_nowait(None)
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def close(self) -> None:
+        self.task.cancel()
+        self.writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await self.writer.wait_closed()
+
+
+def load_certificate(context: ssl.SSLContext, signer: Signer) -> None:
+    """The standard library reads certificates from files only."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(
+            private_key(signer).private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        file.write(certificate(signer).public_bytes(serialization.Encoding.PEM))
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+class QuicClient(QuicConnectionProtocol):
+    """Hands what comes on a stream to its line."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.lines: dict[int, QuicLine] = {}
+        self.terminated = asyncio.Event()
+
+    def quic_event_received(self, event: events.QuicEvent) -> None:
+        if isinstance(event, events.StreamDataReceived):
+            line = self.lines[event.stream_id]
+            line.feed(event.data)
+            if event.end_stream:
+                line.frames.put_nowait(None)
+        elif isinstance(event, events.ConnectionTerminated):
+            self.terminated.set()
+            for line in self.lines.values():
+                line.frames.put_nowait(None)
+
+
+class QuicLine(StreamLine):
+    """One stream of a QUIC connection."""
+
+    def __init__(self, layout: Layout, client: QuicClient, stack: contextlib.AsyncExitStack) -> None:
+        super().__init__(layout)
+        self.client = client
+        self.stack = stack
+        self.stream_id = client._quic.get_next_available_stream_id()
+        client.lines[self.stream_id] = self
+
+    @classmethod
+    async def open(cls, node: Node, layout: Layout, signer: Signer | None) -> QuicLine:
+        configuration = QuicConfiguration(
+            is_client=True,
+            alpn_protocols=["mosaic"],
+            server_name="mosaic",
+            verify_mode=ssl.CERT_NONE,
+            certificate=None if signer is None else certificate(signer),
+            private_key=None if signer is None else private_key(signer),
+        )
+        stack = contextlib.AsyncExitStack()
+        port = urlsplit(node.addresses["mosaic"]).port
+        assert port is not None
+        client = await stack.enter_async_context(
+            quic_connect("127.0.0.1", port, configuration=configuration, create_protocol=QuicClient)
+        )
+        assert isinstance(client, QuicClient)
+        shown = client._quic.tls._peer_certificate
+        assert shown is not None
+        assert key_of(shown) == node.mosaic.signer.public
+        return cls(layout, client, stack)
+
+    def another(self) -> QuicLine:
+        """A second stream of the same connection."""
+        return QuicLine(self.layout, self.client, self.stack)
+
+    def send(self, data: bytes, *, end: bool = False) -> None:
+        self.client._quic.send_stream_data(self.stream_id, data, end)
+        self.client.transmit()
+
+    async def close(self) -> None:
+        self.client.close()
+        await self.stack.aclose()
+
+
+async def _over_stream(kind: Any, node: Node, layout: Layout, signer: Signer | None) -> MosaicPeer:
+    peer = MosaicPeer(await kind.open(node, layout, signer), layout)
+    peer.say(MessageType.HELLO, version=0, applications=(0, 1))
+    ack = await peer.next()
+    assert (ack.type, ack.result, ack.applications) == (MessageType.HELLO_ACK, Result.SUCCESS, (0, 1))
+    return peer
+
+
+TRANSPORTS = {
+    "websocket": _over_websocket,
+    "tcp": partial(_over_stream, TcpLine),
+    "quic": partial(_over_stream, QuicLine),
+}
 
 
 @contextlib.asynccontextmanager

@@ -34,7 +34,7 @@ def on_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., N
 
 @contextlib.asynccontextmanager
 async def running_node(folder: Path, **settings: object) -> AsyncIterator[Node]:
-    node = Node(Settings(**{"data": str(folder), "port": 0, "seal_seconds": 0.0, **settings}))  # type: ignore[arg-type]
+    node = Node(Settings(**{"data": str(folder), "port": 0, "mosaic_port": 0, "seal_seconds": 0.0, **settings}))  # type: ignore[arg-type]
     await node.start()
     try:
         yield node

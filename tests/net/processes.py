@@ -22,7 +22,7 @@ class NodeProcess:
         folder.mkdir(parents=True, exist_ok=True)
         self._ready = folder / "ready.json"
         self._ready.unlink(missing_ok=True)
-        command = [*CATCHMENT, "serve", "--port", "0", "--data", str(folder / "data")]
+        command = [*CATCHMENT, "serve", "--port", "0", "--mosaic-port", "0", "--data", str(folder / "data")]
         command += ["--ready-file", str(self._ready), *(["--log-level", level] if level else []), *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         # The first line on standard error comes once the ready file is there; an early end closes the pipe.

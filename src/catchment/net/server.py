@@ -38,10 +38,12 @@ from catchment.model import Protocol
 from catchment.net.http import HANDSHAKE_SECONDS, FrontDoor, HttpApp
 from catchment.net.identity import IDENTITY_FILE, load_identity
 from catchment.net.ingest import Ingest, now_us
+from catchment.net.mosaic_ports import MosaicPorts
 from catchment.net.popstellar import open_hub
 from catchment.net.registrar import Registrar
 from catchment.net.resend import Resender
 from catchment.net.roles import Network, Plan
+from catchment.net.streams import Guest
 from catchment.net.tls import TLS_SETTINGS, ServerTls
 from catchment.net.tls import load as load_certificate
 from catchment.net.tracking import TrackerService
@@ -81,6 +83,8 @@ class Node:
         self.clock: Callable[[], int] = now_us
         self.limits = RestLimits()
         self.connections: set[Connection] = set()
+        self.guests: set[Guest] = set()
+        """Connections of other transports than the WebSocket."""
         self._doors: set[FrontDoor] = set()
         self._draining = False
         self._seal_problem: str | None = None
@@ -132,6 +136,14 @@ class Node:
         self.house = House(self.access, self.mosaic, self.hub)
         self.http = HttpApp(make_app(self))
         metrics.SEALED_OFFSET.set(self._sealed)
+        self.mosaic_ports = MosaicPorts(
+            self.mosaic,
+            ingest=self.ingest,
+            resender=self.resender,
+            outbox_limit=lambda: self.settings.outbox_bytes,
+            on_opened=self.guests.add,
+            on_closed=self._left,
+        )
         await self._listen()
         self.network = Network(self, plan)
         self.network.start()
@@ -179,6 +191,7 @@ class Node:
             )
         self._servers.append(server)
         self.port: int = server.sockets[0].getsockname()[1]
+        await self.mosaic_ports.open(settings.host, settings.mosaic_port, quic=settings.mosaic_quic)
         self.hub.address = settings.popstellar_address or f"{self.addresses['ws']}/client"
 
     @property
@@ -186,7 +199,11 @@ class Node:
         """What listens where, as the ready file has it."""
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
         secure = "" if self._tls is None else "s"
-        return {"http": f"http{secure}://{host}:{self.port}", "ws": f"ws{secure}://{host}:{self.port}"}
+        return {
+            "http": f"http{secure}://{host}:{self.port}",
+            "ws": f"ws{secure}://{host}:{self.port}",
+            **self.mosaic_ports.addresses,
+        }
 
     def _forget_ready_file(self) -> None:
         """Take away what an earlier node left: it would be believed."""
@@ -269,7 +286,7 @@ class Node:
             ],
             "next_offset": self.store.next_offset,
             "sealed_offset": self._sealed,
-            "connections": len(self.connections),
+            "connections": len(self._everyone),
             "network": None if self.network.node is None else self.network.node.state,
             "subscriptions": self.broker.subscriptions.count() + len(self.mosaic.watches),
         }
@@ -334,8 +351,17 @@ class Node:
 
     def _closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        if self._draining and not self.connections:
+        if self._draining and not self._everyone:
             self._empty.set()
+
+    def _left(self, guest: Guest) -> None:
+        self.guests.discard(guest)
+        if self._draining and not self._everyone:
+            self._empty.set()
+
+    @property
+    def _everyone(self) -> list[Guest]:
+        return [*self.connections, *self.guests]
 
     def _recheck(self, stream_id: str) -> None:
         """A stream has changed: end what is subscribed to it and no longer may be."""
@@ -348,8 +374,8 @@ class Node:
     async def _ping_all(self) -> None:
         while True:
             await asyncio.sleep(PING_SECONDS)
-            for connection in list(self.connections):
-                connection.ping()
+            for guest in self._everyone:
+                guest.ping()
 
     async def _seal_regularly(self) -> None:
         while True:
@@ -395,8 +421,9 @@ class Node:
         self._draining = True
         for server in self._servers:
             server.close()
-        for connection in list(self.connections):
-            connection.stop_reading()
+        self.mosaic_ports.stop()
+        for guest in self._everyone:
+            guest.stop_reading()
         # First: what a request publishes has to be committed, too.
         await self.http.close(GOODBYE_SECONDS)
         await self.ingest.drained()
@@ -405,11 +432,12 @@ class Node:
             task.cancel()
         for door in list(self._doors):
             door.close()
-        if not self.connections:
+        if not self._everyone:
             self._empty.set()
-        for connection in list(self.connections):
-            connection.goodbye()
+        for guest in self._everyone:
+            guest.goodbye()
         await self._gone()
+        self.mosaic_ports.close()
         self.resender.close()
         await self.registrar.save_if_possible()
         self.ingest.close()
@@ -431,8 +459,8 @@ class Node:
         """Wait for the connections to close; cut those that do not."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), GOODBYE_SECONDS)
-        for connection in list(self.connections):
-            connection.cut()
+        for guest in self._everyone:
+            guest.cut()
 
 
 def is_loopback(host: str) -> bool:

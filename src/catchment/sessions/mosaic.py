@@ -108,11 +108,37 @@ class MosaicSession:
         self._expects_hello = hello
         self._greeted = not hello
         self._layout = LAYOUT_A
+        self._known = False
         self._address = ""
         self._send: Callable[[bytes], None] = _say_nothing
         self._bucket = house.bucket(0)
         self._queries: dict[bytes, Query] = {}
         self._heard_at: int | None = None
+
+    # What a stream calls, beside what every connection does.
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout the client speaks; None on a stream before its Hello."""
+        return self._layout if self._greeted or self._known else None
+
+    def speak(self, layout: Layout) -> None:
+        """The client's Hello has shown its layout."""
+        self._layout = layout
+        self._known = True
+
+    def reply_to(self, send: Callable[[bytes], None]) -> None:
+        """What is asked from now on is answered there; what was asked before, where it was asked."""
+        self._send = send
+
+    def unreadable(self, reason: str) -> Sequence[Command]:
+        """A stream whose messages cannot be told apart is of no use any more."""
+        metrics.REQUESTS_INVALID.labels("mosaic", Result.INVALID.name).inc()
+        return (self._close(Result.INVALID),)
+
+    def too_fast(self) -> Sequence[Command]:
+        """More is waiting than is taken."""
+        return (self._close(Result.TOO_FAST),)
 
     @property
     def open_queries(self) -> int:
@@ -311,7 +337,7 @@ class MosaicSession:
         closed = self._close_older(message.query_id)
         if len(self._queries) >= MAX_QUERIES:
             return (*closed, self._answer(_closed(message.query_id, Result.TOO_FAST)))
-        query = Query(message.query_id, self._layout, answer, send=self._pass_on, on_closed=self._forget)
+        query = Query(message.query_id, self._layout, answer, send=self._send, on_closed=self._forget)
         self._queries[message.query_id] = query
         return (*closed, Serve(query))
 
@@ -329,9 +355,6 @@ class MosaicSession:
             query.watch = None
         if self._queries.get(query.query_id) is query:
             del self._queries[query.query_id]
-
-    def _pass_on(self, payload: bytes) -> None:
-        self._send(payload)
 
     def _banned(self, now: int) -> Result | None:
         banned = self._house.bans.of_address(self._address, now)
