@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from catchment.cli import keys
+from catchment.cli.main import main
 from catchment.errors import UserError
 
 KEY = bytes(range(1, 33))
@@ -95,3 +96,18 @@ def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert keys.default_path() == tmp_path / "home" / ".config" / "catchment" / "streamr.key"
+
+
+def test_a_mosaic_servers_key_is_shown_as_clients_know_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mosaic.key"
+    assert main(["keys", "--mosaic", "new", str(path)]) == 0
+    shown = capsys.readouterr().out.split()
+    assert shown[0] == "mosaic"
+    assert shown[1].startswith("mosrv0")
+    assert main(["keys", "--mosaic", "--json", "show", str(path)]) == 0
+    assert shown[1] in capsys.readouterr().out
+    assert keys.mosaic_server(path, new=False) == shown[1]
+    with pytest.raises(UserError, match="never overwritten"):
+        keys.mosaic_server(path, new=True)
+    with pytest.raises(UserError, match="first starts"):
+        keys.mosaic_server(tmp_path / "none", new=False)

@@ -13,6 +13,9 @@ from catchment.errors import UserError
 POPSTELLAR: Final = "popstellar.key"
 """The PoPStellar server's own, in the data folder."""
 
+MOSAIC: Final = "mosaic.key"
+"""The Mosaic server's own, in the data folder."""
+
 
 def make(path: Path, private_key: bytes) -> None:
     """Make a key file, on disk before this returns.

@@ -19,13 +19,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from catchment import keyfiles
 from catchment.core.bans import Bans
 from catchment.core.watches import Watch
 from catchment.crypto import mosaic
 from catchment.errors import MissingExtra, UserError
 from catchment.model import Kind
 from catchment.net import mosaic_ports
-from catchment.net.identity import IDENTITY_FILE, load_identity
+from catchment.net.identity import load_identity
 from catchment.net.mosaic_ports import MosaicPorts
 from catchment.net.server import Node
 from catchment.wire.mosaic import frames, tags
@@ -265,7 +266,7 @@ def test_the_server_proves_its_key(tmp_path: Path) -> None:
 
 
 def test_the_servers_key_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
-    path = tmp_path / IDENTITY_FILE
+    path = tmp_path / keyfiles.MOSAIC
     made = load_identity(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert load_identity(path).public == made.public
@@ -273,8 +274,8 @@ def test_the_servers_key_is_made_once_and_kept_from_others(tmp_path: Path) -> No
     with pytest.raises(UserError, match="chmod 600"):
         load_identity(path)
     path.chmod(0o600)
-    path.write_text("mosec0nothing\n")
-    with pytest.raises(UserError, match="no secret key"):
+    path.write_text("nothing\n")
+    with pytest.raises(UserError, match="no private key"):
         load_identity(path)
 
 

@@ -75,6 +75,9 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     key.add_argument(
         "--popstellar", action="store_true", help="show a PoPStellar server's key file: its public key in base64url"
     )
+    key.add_argument(
+        "--mosaic", action="store_true", help="show a Mosaic server's key file: its public key as clients know it"
+    )
     key.add_argument("--json", action="store_true", help="as JSON")
     key.set_defaults(run=_keys)
 
@@ -419,9 +422,22 @@ def _popstellar_key(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _mosaic_key(arguments: argparse.Namespace) -> int:
+    """A server's key lies in its data folder; the node makes it when it first starts."""
+    path = arguments.file or Path(Settings().data) / keyfiles.MOSAIC
+    server = keys.mosaic_server(path, new=arguments.action == "new")
+    if arguments.json:
+        output.json_line({"protocol": "mosaic", "server_key": server, "file": str(path)})
+    else:
+        output.line(f"mosaic  {server}  {path}")
+    return 0
+
+
 def _keys(arguments: argparse.Namespace) -> int:
     if arguments.popstellar:
         return _popstellar_key(arguments)
+    if arguments.mosaic:
+        return _mosaic_key(arguments)
     path = arguments.file or keys.default_path()
     signer = keys.make(path) if arguments.action == "new" else keys.load(path)
     if arguments.json:

@@ -8,9 +8,10 @@ import secrets
 from pathlib import Path
 
 from catchment import keyfiles
-from catchment.crypto import ed25519
+from catchment.crypto import ed25519, mosaic
 from catchment.crypto.ethereum import Signer
 from catchment.errors import UserError
+from catchment.wire.mosaic import keys as printable
 
 
 def default_path() -> Path:
@@ -60,3 +61,15 @@ def popstellar_public(path: Path, *, new: bool) -> str:
         keyfiles.make(path, secrets.token_bytes(32))
     private_key = keyfiles.load(path, hint=" A node makes one in its data folder when it first starts.")
     return base64.urlsafe_b64encode(ed25519.Signer(private_key).public).decode("ascii")
+
+
+def mosaic_server(path: Path, *, new: bool) -> str:
+    """The public half of a Mosaic key file as clients know a server (mosrv0...); `new` makes the file first.
+
+    Raises:
+        UserError: the file is missing, open to others, or holds no key; or it exists and should be made.
+    """
+    if new:
+        keyfiles.make(path, secrets.token_bytes(32))
+    private_key = keyfiles.load(path, hint=" A node makes one in its data folder when it first starts.")
+    return printable.encode(printable.Printable.SERVER_KEY, mosaic.Signer(private_key).public)

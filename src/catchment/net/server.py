@@ -24,7 +24,7 @@ import msgspec
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-from catchment import __version__, config, lake, metrics
+from catchment import __version__, config, keyfiles, lake, metrics
 from catchment.config import MIB, Settings
 from catchment.core.access import Access
 from catchment.core.bans import Bans
@@ -36,7 +36,7 @@ from catchment.core.subscriptions import Subscriptions
 from catchment.errors import OurFault, PeerFault, UserError
 from catchment.model import Protocol
 from catchment.net.http import HANDSHAKE_SECONDS, FrontDoor, HttpApp
-from catchment.net.identity import IDENTITY_FILE, load_identity
+from catchment.net.identity import load_identity
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.mosaic_ports import MosaicPorts
 from catchment.net.popstellar import open_hub
@@ -110,7 +110,7 @@ class Node:
         )
         self.mosaic = Mosaic(
             self.store,
-            signer=load_identity(self.folder / IDENTITY_FILE),
+            signer=load_identity(self.folder / keyfiles.MOSAIC),
             bans=Bans(settings.mosaic_bans),
             requests_per_second=settings.mosaic_requests_per_second,
             idle_seconds=settings.mosaic_idle_seconds,
