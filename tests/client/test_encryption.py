@@ -27,6 +27,7 @@ from catchment.client.streamr import (
     now_ms,
 )
 from catchment.client.streamr.keys import Group
+from catchment.client.streamr.values import Arrived
 from catchment.crypto import groupkeys
 from catchment.crypto.ethereum import Signer
 from catchment.errors import UserError
@@ -396,6 +397,11 @@ def test_forged_and_unasked_for_answers_are_passed_over(tmp_path: Path) -> None:
                 sealed = SealedKey(groupkeys.seal(groupkeys.load_public_key(pem), b"\x66" * 32), key.key_id)
                 # The right request id, the right reader's key, the wrong publisher.
                 await forger.tell(reader.address or "", GroupKeyResponse(request_id, STREAM, (sealed,)))
+                # In the publisher's name, under another signature. (A node would refuse it.)
+                chain = Chain(keyexchange.stream_of(reader.address or ""), 0, signer=Signer(OTHER))
+                raw = chain.make_exchange(GroupKeyResponse(request_id, STREAM, (sealed,)), now_ms())
+                raw = raw.replace((forger.address or "").encode(), (publisher.address or "").encode())
+                exchange.on_message(Arrived(message.decode(raw), raw))
                 # For a stream nobody reads.
                 await forger.tell(reader.address or "", GroupKeyAnnounce("elsewhere", (sealed,)))
                 # A request id nobody gave out.
@@ -405,7 +411,7 @@ def test_forged_and_unasked_for_answers_are_passed_over(tmp_path: Path) -> None:
                 await forger.tell(reader.address or "", GroupKeyResponse("", STREAM, (timed,), Form.OBJECT))
                 publisher._exchange.server._allowed = _always  # type: ignore[union-attr]
                 assert contents(await take(messages, 1)) == [0]
-                assert exchange.ignored == 4
+                assert exchange.ignored == 5
 
     run(main, tmp_path)
 

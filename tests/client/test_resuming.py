@@ -120,7 +120,8 @@ def test_two_iterators_share_one_wire_subscription_and_each_gets_everything_once
                 for number in range(3):
                     await alice.publish("s", number)
                 assert values(await take(one, 3)) == values(await take(two, 3)) == [0, 1, 2]
-            assert node.broker.subscriptions.count() == 0
+            async with reading(reader):  # on the same connection: the node has read the unsubscribe before
+                assert node.broker.subscriptions.count() == 1
 
     run(main, tmp_path)
 
@@ -183,6 +184,28 @@ def test_what_was_published_while_we_were_away_comes_also_from_those_not_known_b
                 await bob.publish("s", 3)
             opened.set()
             assert sorted(values(await take(messages, 2))) == [2, 3]  # type: ignore[type-var]
+
+    run(main, tmp_path)
+
+
+def test_nothing_new_is_taken_before_the_history_of_an_interruption(tmp_path: Path) -> None:
+    """A publisher begins while we are away and goes on before we have read what we missed."""
+
+    async def main(node: Node) -> None:
+        async with client(node, ALICE) as alice, client(node, BOB) as bob, client(node) as reader:
+            messages = await reader.open_subscription("s", events=True)
+            live = messages.live
+            messages.live = lambda arrived: None  # type: ignore[method-assign]  # nothing comes by itself
+            await alice.publish("s", 0)
+            messages.lost()
+            chain = Chain("s", 0, signer=Signer(BOB))
+            raw = [chain.make(str(number), now_ms()) for number in (1, 2)]
+            for each in raw:
+                await bob.publish_raw(each)
+            live(Arrived(message.decode(raw[1]), raw[1]))  # the first thing heard after the interruption
+            await asyncio.sleep(0)
+            messages.resumed()
+            assert values(await take(messages, 3)) == [0, 1, 2]
 
     run(main, tmp_path)
 

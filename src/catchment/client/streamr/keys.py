@@ -138,15 +138,22 @@ class KeyExchange(Handler):
             if self._subscribed:
                 return
             for stream_id in self._streams:
-                request = Control(
-                    ControlType.SUBSCRIBE_REQUEST,
-                    self._connection.next_id(),
-                    stream_id=stream_id,
-                    stream_partition=keyexchange.PARTITION,
-                    session_token=self._token(),
-                )
-                await self._connection.ask(request)
+                try:
+                    await self._connection.ask(self._subscribe_request(stream_id))
+                except Refused:
+                    if stream_id == self._streams[0]:
+                        raise
+                    log.info("the node has no key-exchange streams of clients 3.x")  # nor has it such clients
             self._subscribed = self._connection.connected
+
+    def _subscribe_request(self, stream_id: str) -> Control:
+        return Control(
+            ControlType.SUBSCRIBE_REQUEST,
+            self._connection.next_id(),
+            stream_id=stream_id,
+            stream_partition=keyexchange.PARTITION,
+            session_token=self._token(),
+        )
 
     def close(self) -> None:
         """Stop."""

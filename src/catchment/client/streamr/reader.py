@@ -99,16 +99,11 @@ class Reader(Handler):
                 await self._ask(ControlType.SUBSCRIBE_REQUEST, topic)
                 shared.subscribed = self.connection.connected
 
-    async def detach(self, topic: model.Topic, listener: Listener) -> None:
-        """Stop passing messages; the last one to go unsubscribes."""
+    def detach(self, topic: model.Topic, listener: Listener) -> None:
+        """Stop passing messages; the last one to go unsubscribes, and does not wait for the answer."""
         shared = self._leave(topic, listener)
-        if shared is None or not shared.subscribed or not self.connection.connected:
-            return
-        shared.subscribed = False
-        try:
-            await self._ask(ControlType.UNSUBSCRIBE_REQUEST, topic)
-        except (Refused, ConnectionEnded) as error:
-            log.info("unsubscribing from %r: %s", topic.name[:100], error)
+        if shared is not None and shared.subscribed and self.connection.connected and not self.connection.closed:
+            self.connection.send(self._request(ControlType.UNSUBSCRIBE_REQUEST, topic))
 
     def _leave(self, topic: model.Topic, listener: Listener) -> _Topic | None:
         """Take a listener out; the wire subscription, if it was the last."""
@@ -121,20 +116,21 @@ class Reader(Handler):
         return self._topics.pop(topic)
 
     async def _ask(self, kind: ControlType, topic: model.Topic) -> Control:
-        request = Control(
+        try:
+            return await self.connection.ask(self._request(kind, topic))
+        except Refused as refused:
+            if not await self.login_helps(refused):
+                raise
+        return await self.connection.ask(self._request(kind, topic))
+
+    def _request(self, kind: ControlType, topic: model.Topic) -> Control:
+        return Control(
             kind,
             self.connection.next_id(),
             stream_id=topic.name,
             stream_partition=topic.partition,
             session_token=self._token(),
         )
-        try:
-            return await self.connection.ask(request)
-        except Refused as refused:
-            if not await self.login_helps(refused):
-                raise
-        again = msgspec.structs.replace(request, request_id=self.connection.next_id(), session_token=self._token())
-        return await self.connection.ask(again)
 
     async def login_helps(self, refused: Refused) -> bool:
         """Whether we have logged in because of a refusal, and it is worth to ask again."""

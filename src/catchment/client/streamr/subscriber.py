@@ -135,7 +135,7 @@ class Subscription:
             self._opener.exchange.unlisten(self.topic.name, self._key_came)
         self._on_closed(self)
         self._put(None)
-        await self._reader.detach(self.topic, self)
+        self._reader.detach(self.topic, self)
 
     def __aiter__(self) -> AsyncIterator[Happening]:
         return self
@@ -168,7 +168,9 @@ class Subscription:
 
     def live(self, arrived: Arrived) -> None:
         """A broadcast: taken, or, when too much waits, left for the history."""
-        if self._behind is None and len(self._inbox) + len(self._out) < self._high:
+        # After an interruption nothing new is taken before the history was read: of a publisher not known before, the
+        # first message taken is where its chain begins.
+        if self._behind is None and not self._lost_at and len(self._inbox) + len(self._out) < self._high:
             self._inbox.append(arrived)
         else:
             self._fall_behind(arrived.message.msg_id.timestamp)
@@ -180,10 +182,10 @@ class Subscription:
 
     def resumed(self) -> None:
         """The wire subscription is there again: what was missed is in the history."""
-        if self._started_at and self._lost_at:
-            since = min(self._lost_at, self._newest or self._lost_at) - MARGIN_MS
+        lost_at, self._lost_at = self._lost_at, 0
+        if self._started_at and lost_at:
+            since = min(lost_at, self._newest or lost_at) - MARGIN_MS
             self._was_lost = True
-            self._lost_at = 0
             self._fall_behind(since if self._resend is not None else max(since, self._started_at))
             self._wake.set()
 
@@ -212,7 +214,7 @@ class Subscription:
                 while self._inbox:
                     await self._take(self._inbox.popleft())
                 self._space.set()
-                if self._behind is not None and len(self._out) <= self._low:
+                if self._behind is not None and not self._lost_at and len(self._out) <= self._low:
                     await self._catch_up()
                 elif not self._inbox:
                     await self._wake.wait()
