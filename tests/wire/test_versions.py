@@ -133,6 +133,10 @@ class TestWhatIsNotShown:
         reason = convert.why_not_shown(made(message_type=kind), version)
         assert (reason is None) is (kind is MessageType.STREAM_MESSAGE or version >= 30)
 
+    @pytest.mark.parametrize("version", [29, 30, 31, 32])
+    def test_an_empty_signature_is_shown_as_none(self, version: int) -> None:
+        assert convert.to_version(made(version=31, signature=""), version).signature is None
+
     def test_unsigned(self) -> None:
         signed = made(signature_type=SignatureType.ETH, signature="0x12")
         assert convert.unsigned(signed) == made()

@@ -38,7 +38,8 @@ def to_version(message: StreamMessage, version: int) -> StreamMessage:
         made: StreamMessage = _with_offsets(message)
     else:
         made = _without_offsets(message) if isinstance(message, OffsetMessage) else message
-    changes: dict[str, object] = {"version": version}
+    # An empty signature is none; only message 31's document writes it so.
+    changes: dict[str, object] = {"version": version, "signature": made.signature or None}
     if version == 28:
         changes |= {"signature_type": SignatureType.NONE, "signature": None}
         changes["msg_id"] = msgspec.structs.replace(made.msg_id, publisher_id="")
