@@ -23,7 +23,7 @@ from catchment.wire.streamr.fields import LooseMessageRef, MessageID
 from catchment.wire.streamr.kinds import Control, ControlType
 from catchment.wire.streamr.message import EncryptionType, MessageType, SignatureType, StreamMessage
 
-from .nodehelp import ALICE, BOB, STREAMR, Peer, connected, running_node
+from .nodehelp import ALICE, BOB, STREAMR, Peer, chain_of, connected, running_node
 
 PAIRS = [(0, 28), (0, 29), (1, 30), (1, 31), (2, 31), (2, 32)]
 """The pairs that published clients negotiate (facts/streamr.md, section 1), and the newest with either neighbour."""
@@ -648,5 +648,25 @@ def test_arrays_of_28_and_29_inside_a_newer_request_are_read_by_all(tmp_path: Pa
                 if version == 29 and pair[1] > 28:
                     assert message.judge(found) is model.Verdict.OK
             assert [(row.entry.version, row.entry.raw) for row in node.store.read(0, 5)] == [(version, raw)]
+
+    asyncio.run(main())
+
+
+def test_old_clients_are_told_of_gaps_they_can_fill_and_of_no_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path) as node, connected(node, "/api/v1/ws") as old, connected(node) as publisher:
+            start = now_ms() - 1000
+            chain = chain_of(STREAM)
+            sent = [chain.make(f'{{"n":{number}}}', start + number) for number in range(5)]
+            await publisher.subscribe(STREAM)
+            publisher.publish(sent[1])  # before the old client listens
+            await publisher.next()
+            old.send(subscribe((0, 28)))
+            await said(old)
+            for raw in (sent[0], sent[2], sent[4]):  # the fourth is lost
+                publisher.publish(raw)
+            shown = [message.decode(bytes((await said(old)).message)) for _ in range(3)]
+            told = [each.previous_offset for each in shown if isinstance(each, message.OffsetMessage)]
+            assert told == [None, start + 1, start + 2]
 
     asyncio.run(main())

@@ -490,7 +490,7 @@ class TestNegotiation:
         dialect = BY_PATH["/api/v1/ws"]
         assert dialect in DIALECTS
         session = dialect.open(
-            Upgrade(VERSIONS), House(Access(open_to_all=True), Room().house, Hub(bytes(32), MemoryStore()))
+            Upgrade(VERSIONS), House(Access(open_to_all=True), Room().house, Hub(bytes(32), MemoryStore()), PAIRS)
         )
         assert (session.protocol, session.version, session.max_frame) == (dialect.protocol, 32, dialect.max_frame)
 

@@ -475,20 +475,36 @@ class TestOffsets:
         assert self.offsets(live) == [10, 11, 12, 20, 30]
         assert self.previous(live) == [7, 7, 7, 10, 25]
 
-    @pytest.mark.parametrize("resent", [False, True])
-    def test_what_is_hidden_is_not_named_as_previous(self, resent: bool) -> None:
-        """A client that can never see it would ask for it again and again."""
-        pair = streamr_forms.PairForm(0, 28)
+    def test_the_previous_offset_names_only_what_the_log_can_show(self) -> None:
+        """A client that never gets it holds everything back and asks for it again and again."""
+        log: dict[int, list[model.Entry]] = {}
+        asked = []
 
-        def show(entry: model.Entry) -> bytes:
-            return pair.unicast("r", entry, None)[0] if resent else pair.form.encode(entry)
+        def lookup(topic: Topic, timestamp: int) -> list[Place]:
+            asked.append(timestamp)
+            return [Place(entry.order_key, 0, model.Row(0, 1, entry)) for entry in log.get(timestamp, [])]
 
-        show(self.following(10, 5))
-        for secret in (self.following(15, 10, secret=True), self.following(16, 15, secret=True)):
-            assert b"Encrypted message" in show(secret)
-        live = [pair.form.encode(self.following(*times)) for times in ((20, 16), (25, 20), (30, 28))]
-        assert self.previous(live) == [10, 20, 28]
-        assert self.offsets(live) == [20, 25, 30]
+        form = streamr_forms.PairForm(0, 28, lookup).form
+
+        def previous(entry: model.Entry) -> int | None:
+            log.setdefault(entry.timestamp, []).append(entry)
+            return self.previous([form.encode(entry)])[0]
+
+        assert previous(self.following(10, 5)) is None  # nobody was shown anything, and 5 never came
+        assert previous(self.following(20, 10)) == 10
+        log[25] = [self.following(25, 20)]
+        assert previous(self.following(30, 25)) == 25  # committed, though not shown live: it can be asked for
+        assert previous(self.following(40, 35)) == 30  # lost
+        assert b"Encrypted message" in form.encode(self.following(45, 40, secret=True))
+        log[45] = [self.following(45, 40, secret=True)]
+        assert previous(self.following(50, 45)) == 40  # there, but not for these clients
+        log[45].append(entry_at(45))
+        assert previous(self.following(60, 55)) == 50
+        assert previous(self.following(70, 60)) == 60
+        assert asked == [5, 25, 35, 45, 55]  # only what may be a gap is looked up
+        log[75] = []
+        dropped = streamr_forms.PairForm(0, 28, lambda topic, time: [Place(entry_at(time).order_key, 0, None)]).form
+        assert self.previous([dropped.encode(self.following(80, 75))]) == [75]  # in the lake
 
     def test_a_resend_has_its_own_order_and_live_goes_on_behind_it(self) -> None:
         pair = streamr_forms.PairForm(0, 28)

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 SAME_TIME: Final = 1024
 """Places read at once when a message without a sequence looks for a free one."""
 
+FEW: Final = 16
+
 _Counted: TypeAlias = "tuple[Status, model.Protocol, int, model.Verdict]"
 
 
@@ -282,19 +284,17 @@ class Broker:
             publish.offset = offset
 
     def _at_the_same_time(self, entry: model.Entry) -> list[Place]:
-        time = entry.timestamp
-        question = model.Range(
-            model.Topic(entry.topic, entry.partition, entry.protocol),
-            model.Ref(time, 0),
-            model.Ref(time, model.MAX_SAFE_INTEGER),
-            publisher=entry.publisher,
-            chain=entry.chain,
-        )
+        topic = model.Topic(entry.topic, entry.partition, entry.protocol)
+        question = _moment(topic, entry.timestamp, entry.publisher, entry.chain)
         places, after = self.store.walk(question, limit=SAME_TIME)
         while after is not None:
             more, after = self.store.walk(question, after=after, limit=SAME_TIME)
             places += more
         return places
+
+    def at(self, topic: model.Topic, timestamp: int) -> Sequence[Place]:
+        """What the log holds in a topic at a time; a page of it where that is much. May run on any thread."""
+        return self.store.walk(_moment(topic, timestamp), limit=FEW)[0]
 
     def _failed(self, fault: OurFault, kept: Sequence[Publish]) -> None:
         self.failing = str(fault)
@@ -370,6 +370,12 @@ class Broker:
             for sink in receivers:
                 sink.write(data)
             metrics.DELIVERIES.inc(len(receivers) * len(entries))
+
+
+def _moment(topic: model.Topic, time: int, publisher: str | None = None, chain: str | None = None) -> model.Range:
+    return model.Range(
+        topic, model.Ref(time, 0), model.Ref(time, model.MAX_SAFE_INTEGER), publisher=publisher, chain=chain
+    )
 
 
 def _refuse(publish: Publish, fault: PeerFault, verdict: model.Verdict) -> None:

@@ -50,6 +50,7 @@ from catchment.net.tracking import TrackerService
 from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection
 from catchment.sessions.registry import BY_PATH, DIALECTS, House, Upgrade
 from catchment.sessions.streamr import StreamrSession
+from catchment.sessions.streamr_forms import make_pairs
 from catchment.store.history import History
 from catchment.store.lmdb import LmdbStore
 from catchment.store.sealing import Sealer, retire
@@ -133,7 +134,7 @@ class Node:
         await self.registrar.load()
         self.registrar.on_change = self._recheck
         self.hub = await asyncio.to_thread(open_hub, self.folder, self.store)
-        self.house = House(self.access, self.mosaic, self.hub)
+        self.house = House(self.access, self.mosaic, self.hub, make_pairs(self.broker.at))
         self.http = HttpApp(make_app(self))
         metrics.SEALED_OFFSET.set(self._sealed)
         self.mosaic_ports = MosaicPorts(

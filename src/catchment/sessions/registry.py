@@ -15,6 +15,7 @@ from catchment.sessions import mosaic
 from catchment.sessions.base import Session
 from catchment.sessions.popstellar import PopstellarSession
 from catchment.sessions.streamr import StreamrSession
+from catchment.sessions.streamr_forms import Pairs
 
 
 class House(msgspec.Struct, frozen=True):
@@ -23,6 +24,7 @@ class House(msgspec.Struct, frozen=True):
     access: Access
     mosaic: Mosaic
     hub: Hub
+    pairs: Pairs
 
 
 class Upgrade(msgspec.Struct, frozen=True):
@@ -52,7 +54,7 @@ class Dialect(msgspec.Struct, frozen=True):
 
 
 def _open_streamr(upgrade: Upgrade, house: House) -> Session:
-    return StreamrSession.open(upgrade.query, house.access)
+    return StreamrSession.open(upgrade.query, house.access, house.pairs)
 
 
 def _open_mosaic(upgrade: Upgrade, house: House) -> Session:

@@ -17,7 +17,7 @@ from catchment.core.access import ANONYMOUS, Access, Caller
 from catchment.core.broker import Publish, Status
 from catchment.errors import PeerFault
 from catchment.sessions.base import Command, Resend, Send, Subscribe, TextSession, Unsubscribe
-from catchment.sessions.streamr_forms import PAIRS, Shown
+from catchment.sessions.streamr_forms import PAIRS, Pairs, Shown
 from catchment.sessions.streamr_publish import prepare, with_sequence
 from catchment.wire.streamr import control, legacy, message, publish
 from catchment.wire.streamr.fields import INVALID_REQUEST
@@ -70,7 +70,13 @@ class StreamrSession(TextSession):
     max_frame = MAX_FRAME
 
     def __init__(
-        self, control_version: int, message_version: int, *, publish_ack: bool, access: Access | None = None
+        self,
+        control_version: int,
+        message_version: int,
+        *,
+        publish_ack: bool,
+        access: Access | None = None,
+        pairs: Pairs = PAIRS,
     ) -> None:
         """Begin a conversation.
 
@@ -79,9 +85,10 @@ class StreamrSession(TextSession):
             message_version: what it is shown messages in.
             publish_ack: whether it wants to hear of success.
             access: who may do what where; without one everything is allowed in every partition.
+            pairs: how the node shows its messages.
         """
         self.version = message_version
-        self._pair = PAIRS[control_version, message_version]
+        self._pair = pairs[control_version, message_version]
         self.form = self._pair.form
         self._control_version = control_version
         self._publish_ack = publish_ack
@@ -95,14 +102,15 @@ class StreamrSession(TextSession):
         self._unkeyed = 0
 
     @classmethod
-    def open(cls, query: Mapping[str, str], access: Access | None = None) -> StreamrSession:
+    def open(cls, query: Mapping[str, str], access: Access | None = None, pairs: Pairs = PAIRS) -> StreamrSession:
         """Begin the conversation an upgrade request asks for.
 
         Raises:
             PeerFault: the versions asked for are not supported.
         """
         control_version, message_version = negotiate(query)
-        return cls(control_version, message_version, publish_ack=query.get("publishAck") == "1", access=access)
+        acknowledge = query.get("publishAck") == "1"
+        return cls(control_version, message_version, publish_ack=acknowledge, access=access, pairs=pairs)
 
     def receive(self, data: bytes, *, text: bool, now: int) -> Sequence[Command]:
         """Take one frame."""

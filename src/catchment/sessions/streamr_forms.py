@@ -6,13 +6,14 @@ once for all who share the pair (facts/streamr.md, section 3; DESIGN.md, "Rules 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from catchment import model
 from catchment.core.subscriptions import Form
+from catchment.store.base import Place
 from catchment.wire.streamr import control, convert, message
 from catchment.wire.streamr.kinds import ErrorCode
 
@@ -24,14 +25,14 @@ THROWS_ON_ETH: Final = 29
 
 
 class Shown(NamedTuple):
-    """The message of a stream-partition that clients of message 28 or 29 were shown last.
-
-    `hidden` is the latest timestamp of what they were not shown since, because they cannot read it.
-    """
+    """The message of a stream-partition that clients of message 28 or 29 were shown last."""
 
     offset: int
     timestamp: int
-    hidden: int = -1
+
+
+Lookup = Callable[[model.Topic, int], Sequence[Place]]
+"""What the log holds in a topic at a time."""
 
 
 class Offsets:
@@ -67,13 +68,6 @@ class Offsets:
             self._last[topic] = Shown(offset, entry.timestamp)
         return offset
 
-    def hide(self, entry: model.Entry) -> None:
-        """Note a message that is not shown."""
-        topic = (entry.topic, entry.partition)
-        last = self._last.get(topic)
-        if last is not None:
-            self._last[topic] = last._replace(hidden=max(last.hidden, entry.timestamp))
-
 
 def _after(before: Shown | None, entry: model.Entry) -> int:
     return entry.timestamp if before is None else max(entry.timestamp, before.offset + 1)
@@ -82,9 +76,10 @@ def _after(before: Shown | None, entry: model.Entry) -> int:
 class PairForm:
     """One pair of versions: its broadcasts, which all its subscribers share, and its unicasts."""
 
-    def __init__(self, control_version: int, message_version: int) -> None:
+    def __init__(self, control_version: int, message_version: int, lookup: Lookup | None = None) -> None:
         self._control = control_version
         self._version = message_version
+        self._lookup = lookup
         self._offsets = Offsets() if message_version in convert.OFFSETS else None
         self._broadcast = control.BROADCAST[control_version]
         name = f"streamr-{control_version}-{message_version}"
@@ -107,9 +102,25 @@ class PairForm:
         assert self._offsets is not None
         shown = self._shown(entry)
         if isinstance(shown, str):
-            self._offsets.hide(entry)
             return self._error("", shown)
-        return self._broadcast % message.encode(_placed(shown, entry, *self._offsets.next(entry)))
+        offset, before = self._offsets.next(entry)
+        placed = msgspec.structs.replace(shown, offset=offset, previous_offset=self._previous(entry, before))
+        return self._broadcast % message.encode(placed)
+
+    def _previous(self, entry: model.Entry, before: Shown | None) -> int | None:
+        """The `previousOffset` of a message shown live: the timestamp of the publisher's previous message, as shipped.
+
+        A client that has not seen that one asks for it, holds everything back until it comes, and asks again without
+        end if it does not. So it is named only if the log has something of that time which these clients can be shown;
+        else it is the message shown before.
+        """
+        previous = entry.prev_timestamp
+        if previous is None or self._lookup is None or (before is not None and previous <= before.timestamp):
+            return previous
+        for place in self._lookup(model.Topic(entry.topic, entry.partition), previous):
+            if place.row is None or not isinstance(self._shown(place.row.entry), str):
+                return previous
+        return None if before is None else before.timestamp
 
     def unicast(self, request_id: str, entry: model.Entry, before: Shown | None) -> tuple[bytes, Shown | None]:
         """One message of a resend, and what was shown last in it; `before` is what this was before."""
@@ -117,13 +128,12 @@ class PairForm:
             return control.unicast(request_id, entry.raw, self._control), None
         shown = self._shown(entry)
         if isinstance(shown, str):
-            if self._offsets is not None:
-                self._offsets.hide(entry)
             return self._error(request_id, shown), before
         if self._offsets is None:
             return control.unicast(request_id, message.encode(shown), self._control), None
         offset = self._offsets.resent(entry, before)
-        raw = message.encode(_placed(shown, entry, offset, before))
+        # While a resend runs, clients look for no gaps.
+        raw = message.encode(msgspec.structs.replace(shown, offset=offset, previous_offset=entry.prev_timestamp))
         return control.unicast(request_id, raw, self._control), Shown(offset, entry.timestamp)
 
     def _shown(self, entry: model.Entry) -> message.StreamMessage | str:
@@ -141,24 +151,17 @@ class PairForm:
         return control.error_response(request_id, text, ErrorCode.REQUEST_FAILED, self._control)
 
 
-def _placed(
-    shown: message.StreamMessage, entry: model.Entry, offset: int, before: Shown | None
-) -> message.StreamMessage:
-    """The message in the server's order.
-
-    `previousOffset` is the timestamp of the publisher's previous message, as shipped: a client that has not seen it
-    asks for it. Where that one was hidden from these clients, it is that of the message shown before instead; they
-    would ask for it again and again.
-    """
-    previous = entry.prev_timestamp
-    if previous is not None and before is not None and before.timestamp < previous <= before.hidden:
-        previous = before.timestamp
-    return msgspec.structs.replace(shown, offset=offset, previous_offset=previous)
+Pairs = Mapping[tuple[int, int], PairForm]
 
 
-PAIRS: Final = {
-    (control_version, message_version): PairForm(control_version, message_version)
-    for control_version in control.SUPPORTED
-    for message_version in message.ROWS
-}
-"""Every pair that can be negotiated."""
+def make_pairs(lookup: Lookup | None = None) -> Pairs:
+    """Every pair that can be negotiated, for one node; `lookup` asks its log."""
+    return {
+        (control_version, message_version): PairForm(control_version, message_version, lookup)
+        for control_version in control.SUPPORTED
+        for message_version in message.ROWS
+    }
+
+
+PAIRS: Final = make_pairs()
+"""For conversations with nobody's log behind them."""
