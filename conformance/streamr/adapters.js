@@ -33,6 +33,30 @@ class Adapter {
         return this.client.session.getSessionToken()
     }
 
+    /** A stream's life over REST: made by name, found again, changed, shared where the client can, deleted. */
+    async arrange({ name, change, operation, user }) {
+        const made = await this.client.getOrCreateStream({ name })
+        const found = await this.client.getOrCreateStream({ name })
+        if (change) {
+            made.description = change
+            await made.update()
+        }
+        const { description } = await this.client.getStream(made.id)
+        if (operation) await made.grantPermission(operation, user)
+        const permissions = await made.getPermissions()
+        await made.delete()
+        const left = await this.client.getStreamByName(name).catch(() => undefined)
+        return { id: made.id, foundId: found.id, description, permissions, left: left?.id ?? null }
+    }
+
+    async publishHttp({ stream, content }) {
+        await this.client.publishHttp(stream, content)
+    }
+
+    lastHttp({ stream, count }) {
+        return this.client.getStreamLast({ streamId: stream, count })
+    }
+
     async close() {
         if (this.client.isConnected()) await this.client.disconnect()
     }

@@ -118,15 +118,16 @@ def open_client(node: NodeProcess, drivers: Callable[[str], Driver], key_pair: d
         *,
         name: str = "a",
         at: NodeProcess | None = None,
+        query: str | None = None,
         settings: dict[str, object] | None = None,
         **options: object,
     ) -> Client:
         where = (at or node).url.removesuffix("/")
-        url = where + "/api/v1/ws"
+        # 1.0.2 does not add its versions to an address; its default one has them.
+        usual = "?controlLayerVersion=0&messageLayerVersion=29" if version == "1.0.2" else ""
+        url = where + "/api/v1/ws" + (usual if query is None else query)
         chosen: dict[str, object] = {}
-        if version in CALLBACKS:
-            url += "?controlLayerVersion=0&messageLayerVersion=29" if version == "1.0.2" else ""
-        else:
+        if version not in CALLBACKS:
             chosen = {"keyExchange": key_pair, "verifySignatures": "always", "gapFillTimeout": 200}
         if version not in CALLBACKS[:2]:
             options = {"privateKey": "0x" + private_key(version, name).hex(), **options}

@@ -53,3 +53,8 @@ class Owner:
         made = self.ask("POST", f"/streams/{quote(stream, safe='')}/keys", {"name": stream, "permission": permission})
         key: str = made["id"]
         return key
+
+    def api_key(self) -> str:
+        """A key that stands for the owner."""
+        key: str = self.ask("POST", "/users/me/keys", {"name": "conformance"})["id"]
+        return key

@@ -213,3 +213,31 @@ def restarted(tmp_path_factory: pytest.TempPathFactory, open_client: OpenClient)
 @case("comes back to a restarted node, and is subscribed again", STAYS_AWAY)
 def test_a_client_outlives_a_restart_of_the_node(version: str, restarted: dict[str, list[object]]) -> None:
     assert restarted[version] == numbered(2)
+
+
+def test_1_0_2_with_a_plain_address_is_a_client_of_message_28(
+    open_client: OpenClient, node: NodeProcess, stream: str
+) -> None:
+    """Its default address carries the versions; whoever gives another one leaves them out."""
+    client = open_client("1.0.2", query="")
+    inbox = client.subscribe(stream)
+    client.publish(stream, *numbered(2))
+    inbox.until({"n": 1})
+    wire.publish(node, chain_of(stream).make('{"n":2}', now_ms()))
+    assert inbox.contents_until({"n": 2}) == numbered(3)
+    assert {message["signatureType"] for message in inbox.messages()} == {0}
+    client.close()
+
+
+@pytest.mark.parametrize("version", ["2.2.7", "3.2.1", "4.1.6"])
+def test_an_address_with_a_query_of_its_own_means_control_1_and_message_31(
+    version: str, open_client: OpenClient, node: NodeProcess, stream: str
+) -> None:
+    """The clients add these versions then; 4.1.6 goes on sending control 2 and message 32 (facts, section 1)."""
+    client = open_client(version, query="?room=1")
+    inbox = client.subscribe(stream)
+    client.publish(stream, *numbered(2))
+    assert inbox.contents_until({"n": 1}) == numbered(2)
+    assert client.resend(stream, 2, last=5) == numbered(2)
+    inbox.unsubscribe()
+    client.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import test_access, test_clients, test_crossed, test_encryption, test_partitions  # noqa: F401  they declare the cases
+from . import test_access, test_clients, test_crossed, test_encryption, test_http, test_partitions  # noqa: F401  they declare the cases
 from .cases import CASES, VERSIONS
 from .table import BEGIN, END, OURS, PAGE
 
