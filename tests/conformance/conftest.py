@@ -17,6 +17,7 @@ from ..net.processes import NodeProcess, node_process
 from . import table
 from .cases import CALLBACKS, VERSIONS
 from .clients import FOLDER, Client, Driver, InstallFailed, install, missing_tools
+from .door import Door
 
 RESULTS = pytest.StashKey[table.Results]()
 
@@ -117,7 +118,7 @@ def open_client(node: NodeProcess, drivers: Callable[[str], Driver], key_pair: d
         version: str,
         *,
         name: str = "a",
-        at: NodeProcess | None = None,
+        at: NodeProcess | Door | None = None,
         query: str | None = None,
         settings: dict[str, object] | None = None,
         **options: object,

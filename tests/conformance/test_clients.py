@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 
@@ -15,6 +17,7 @@ from . import wire
 from .cases import CALLBACKS, NO_PUBLISH, VERSIONS, case, lacking, numbered
 from .clients import Client
 from .conftest import OpenClient, address
+from .door import Door
 
 pytestmark = pytest.mark.clients
 
@@ -183,31 +186,33 @@ def test_a_refused_publish_reaches_the_application(version: str, open_client: Op
 
 
 @pytest.fixture(scope="module")
-def restarted(tmp_path_factory: pytest.TempPathFactory, open_client: OpenClient) -> dict[str, list[object]]:
+def restarted(tmp_path_factory: pytest.TempPathFactory, open_client: OpenClient) -> Iterator[dict[str, list[object]]]:
     """All clients together outlive a restart of their node: what each received before and after it."""
     folder = tmp_path_factory.mktemp("restarted")
     able = [version for version in VERSIONS if version not in STAYS_AWAY]
     stream = "restarted"
     before, after = messages(stream, 2)
+    door = Door()
     with node_process(folder) as first:
-        port = first.url.rpartition(":")[2].strip("/")
+        door.lead_to(first)
         # 5.x comes back only where it may connect by itself, as it may by default.
         settings = {"autoConnect": True}
-        inboxes = {version: open_client(version, at=first, settings=settings).subscribe(stream) for version in able}
+        inboxes = {version: open_client(version, at=door, settings=settings).subscribe(stream) for version in able}
         wire.publish(first, before)
         for inbox in inboxes.values():
             inbox.until({"n": 0})
         marks = {version: inbox.client.mark() for version, inbox in inboxes.items()}
+        door.lead_to(None)
         first.stop()
-    with node_process(folder, "--port", port) as second:
-        received = {}
+    with node_process(folder) as second:
+        door.lead_to(second)
         for version, inbox in inboxes.items():
             inbox.client.wait("subscribed", sub=inbox.name, since=marks[version])
         wire.publish(second, after)
-        for version, inbox in inboxes.items():
-            received[version] = inbox.contents_until({"n": 1})
+        yield {version: inbox.contents_until({"n": 1}) for version, inbox in inboxes.items()}
+        for inbox in inboxes.values():
             inbox.client.close()
-    return received
+    door.close()
 
 
 @case("comes back to a restarted node, and is subscribed again", STAYS_AWAY)
