@@ -21,7 +21,11 @@ READER = "0x" + "ab" * 20
 
 @pytest.fixture(scope="module")
 def closed(packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with node_process(tmp_path_factory.mktemp("closed"), "--access", "closed") as node:
+    folder = tmp_path_factory.mktemp("closed")
+    for version in ABLE:
+        added = run("users", "add", address(version, "owner"), "--data", str(folder / "data"))
+        assert added.returncode == 0, added.stderr
+    with node_process(folder, "--access", "closed") as node:
         yield node
 
 
@@ -35,7 +39,6 @@ def owner(version: str, at: NodeProcess, open_client: OpenClient) -> Iterator[Cl
     """A client whose address may create streams."""
     client = open_client(version, name="owner", at=at)
     client.ask("login")
-    run("users", "add", address(version, "owner"), "--data", str(at.folder / "data"))
     yield client
     client.close()
 
