@@ -9,7 +9,7 @@ DEMO_DATA ?= demo-data
 
 help: ## Show this list
 	@echo "make TARGET, where TARGET is one of:"
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
 
 install: $(VENV)/.installed ## Install everything into .venv (a Java for Spark too, where there is none)
 

@@ -37,7 +37,7 @@ def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, list[Finding]]]:
     """The exit code and the findings by check, at a free port unless one is named."""
     flags = list(arguments) if "--port" in arguments else [*arguments, "--port", "0"]
-    code = main(["doctor", "--json", *flags])
+    code = main(["doctor", "--json", "--mosaic-port", "0", *flags])
     found: dict[str, list[Finding]] = {}
     for each in json.loads(capsys.readouterr().out):
         found.setdefault(each["check"], []).append(Finding(**each))
@@ -146,6 +146,12 @@ class TestWhatIsWrong:
             code, found = doctor(capsys, "--port", str(other.getsockname()[1]))
         assert code == 1
         assert "held by another program" in problem(found, "port").found
+
+    def test_a_mosaic_port_that_something_else_has(self, capsys: Captured) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            code, found = doctor(capsys, "--mosaic-port", str(other.getsockname()[1]))
+        assert code == 0
+        assert [(each.level, each.next) for each in found["port"]][1:] == [("warning", "Choose with --mosaic-port.")]
 
     def test_an_address_of_another_machine(self, capsys: Captured) -> None:
         for host in ("192.0.2.1", "nowhere.invalid"):

@@ -267,7 +267,17 @@ def lock_holder(path: Path) -> str | None:
 
 
 def ports(patient: Patient) -> Iterator[Finding]:
-    """The port is free, or held by a node."""
+    """The ports are free, or held by a node."""
+    yield from _main_port(patient)
+    settings = patient.settings
+    if try_port(settings.host, settings.mosaic_port) is None:
+        return
+    if lock_holder(patient.folder / "node.lock") is None:
+        found = f"{settings.host} port {settings.mosaic_port} (Mosaic) cannot be listened on"
+        yield Finding("port", "warning", found, "Choose with --mosaic-port.")
+
+
+def _main_port(patient: Patient) -> Iterator[Finding]:
     settings = patient.settings
     problem = try_port(settings.host, settings.port)
     where = f"{settings.host} port {settings.port}"
