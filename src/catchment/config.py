@@ -76,6 +76,11 @@ QUIC_MODES: Final = ("auto", "on", "off")
 ACCESS_MODES: Final = ("open", "closed")
 
 
+def items(text: str) -> list[str]:
+    """The parts of a setting that is a list, apart by commas."""
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a node runs with."""
 
@@ -122,6 +127,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Setting(
             "Where PoPStellar clients reach this node (wss://host/client), for its greetings; empty for the address it "
             "listens on."
+        ),
+    ] = ""
+    popstellar_peers: Annotated[
+        str,
+        Setting("Other PoPStellar servers to be connected with (wss://host/server), apart by commas."),
+    ] = ""
+    popstellar_servers: Annotated[
+        str,
+        Setting(
+            "Public keys of the PoPStellar servers whose greetings other servers may bring, apart by commas; empty "
+            "for any that connects."
         ),
     ] = ""
     data: Annotated[str, Setting("Folder for the store and the lake; made when missing.")] = "catchment-data"

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from picows import WSListener, WSUpgradeResponse, WSUpgradeResponseWithListener
 
-from catchment.config import Settings
+from catchment.config import Settings, items
 from catchment.core.access import Access
 from catchment.errors import UserError
 from catchment.net.ingest import Ingest
@@ -122,7 +122,7 @@ class AllowList:
         self._everything = False
         self._hosts: set[str] = set()
         self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
-        for item in _items(text):
+        for item in items(text):
             if item == "*":
                 self._everything = True
                 continue
@@ -154,12 +154,8 @@ class AllowList:
         return any(number in network for network in self._networks)
 
 
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
-
-
 def _roles(text: str) -> set[str]:
-    found = set(_items(text))
+    found = set(items(text))
     unknown = sorted(found - set(ROLES))
     if unknown or not found:
         raise UserError(f"roles must be some of {', '.join(ROLES)}, with commas between, not {text!r}.")
@@ -167,7 +163,7 @@ def _roles(text: str) -> set[str]:
 
 
 def _addresses(text: str, name: str) -> list[str]:
-    found = [item.rstrip("/") for item in _items(text)]
+    found = [item.rstrip("/") for item in items(text)]
     for address in found:
         if not AllowList("*").allows(address):
             raise UserError(f"{name}: {address!r} is no address; write it like ws://host:7170.")

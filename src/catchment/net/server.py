@@ -40,6 +40,7 @@ from catchment.net.identity import load_identity
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.mosaic_ports import MosaicPorts
 from catchment.net.popstellar import open_hub
+from catchment.net.popstellar_peers import Peers
 from catchment.net.registrar import Registrar
 from catchment.net.resend import Resender
 from catchment.net.roles import Network, Plan
@@ -48,6 +49,7 @@ from catchment.net.tls import TLS_SETTINGS, ServerTls
 from catchment.net.tls import load as load_certificate
 from catchment.net.tracking import TrackerService
 from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection
+from catchment.sessions.base import Session
 from catchment.sessions.registry import BY_PATH, DIALECTS, House, Upgrade
 from catchment.sessions.streamr import StreamrSession
 from catchment.sessions.streamr_forms import make_pairs
@@ -71,6 +73,9 @@ NOTE_BYTES_PER_SECOND: Final = MIB
 NOTE_BYTES_BURST: Final = 64 * MIB
 RETIRE_ROWS: Final = 20_000
 """Hot rows dropped at most after each seal."""
+
+MAX_BUFFERED: Final = 16 * MIB
+"""Bytes of one frame that are put together before it is known whether its dialect takes it."""
 
 
 class Node:
@@ -134,6 +139,8 @@ class Node:
         await self.registrar.load()
         self.registrar.on_change = self._recheck
         self.hub = await asyncio.to_thread(open_hub, self.folder, self.store)
+        self.hub.submit = self.ingest.submit
+        self.hub.trusted = frozenset(config.items(settings.popstellar_servers))
         self.house = House(self.access, self.mosaic, self.hub, make_pairs(self.broker.at))
         self.http = HttpApp(make_app(self))
         metrics.SEALED_OFFSET.set(self._sealed)
@@ -150,6 +157,8 @@ class Node:
         self.network.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._ping_all()))
+        others = config.items(settings.popstellar_peers)
+        self._tasks.append(loop.create_task(Peers(self.hub, others, partial(self._connection, dialled=True)).run()))
         self._tasks.append(loop.create_task(self._seal_regularly()))
         self._tasks.append(loop.create_task(self.registrar.save_regularly()))
 
@@ -194,6 +203,7 @@ class Node:
         self.port: int = server.sockets[0].getsockname()[1]
         await self.mosaic_ports.open(settings.host, settings.mosaic_port, quic=settings.mosaic_quic)
         self.hub.address = settings.popstellar_address or f"{self.addresses['ws']}/client"
+        self.hub.server_address = f"{self.hub.address.removesuffix('/client')}/server"
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -298,7 +308,9 @@ class Node:
         return FrontDoor(http=self.http, websocket=self._websocket, open_doors=self._doors)
 
     def _websocket(self) -> asyncio.BufferedProtocol:
+        # One limit for the port, as the path is not known yet: room for frames that are over their dialect's own.
         largest = max(dialect.max_frame for dialect in DIALECTS)
+        largest = max(largest, min(largest * HARD_LIMIT_FACTOR, MAX_BUFFERED))
         return WSProtocol(  # type: ignore[no-any-return]
             None,  # host and port, for clients
             None,  # path, for clients
@@ -312,7 +324,7 @@ class Node:
             PING_SECONDS,
             WSAutoPingStrategy.PING_WHEN_IDLE,
             True,  # answer the peer's pings
-            largest * HARD_LIMIT_FACTOR,
+            largest,
             None,  # extra headers
             READ_BUFFER,
         )
@@ -338,17 +350,21 @@ class Node:
             session = dialect.open(Upgrade(dict(parse_qsl(query)), headers, secrets.token_bytes(32)), self.house)
         except PeerFault as fault:
             return _refuse(400, fault.message + "\n")
-        connection = Connection(
+        connection = self._connection(session)
+        # Our own client sees by this that publishes are acknowledged (docs/decisions/0005-publish-acknowledgement.md).
+        accepted = WSUpgradeResponse.create_101_response({"Catchment-Version": __version__, **session.upgrade_headers})
+        return WSUpgradeResponseWithListener(accepted, connection)
+
+    def _connection(self, session: Session, *, dialled: bool = False) -> Connection:
+        return Connection(
             session,
             ingest=self.ingest,
             resender=self.resender,
             outbox_limit=self.settings.outbox_bytes,
             on_opened=self.connections.add,
             on_closed=self._closed,
+            dialled=dialled,
         )
-        # Our own client sees by this that publishes are acknowledged (docs/decisions/0005-publish-acknowledgement.md).
-        accepted = WSUpgradeResponse.create_101_response({"Catchment-Version": __version__, **session.upgrade_headers})
-        return WSUpgradeResponseWithListener(accepted, connection)
 
     def _closed(self, connection: Connection) -> None:
         self.connections.discard(connection)

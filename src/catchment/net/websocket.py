@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -56,19 +57,32 @@ def binary_frame(payload: bytes) -> bytes:
     return frame(payload, text=False)
 
 
-_framed_forms: dict[Form, Form] = {}
+def masked_frame(payload: bytes) -> bytes:
+    """A client's data frame of text: masked with a key of its own (RFC 6455, section 5.3)."""
+    key = secrets.token_bytes(4)
+    size = len(payload)
+    mask = (key * (size // 4 + 1))[:size]
+    body = (int.from_bytes(payload, "little") ^ int.from_bytes(mask, "little")).to_bytes(size, "little")
+    if size < 126:
+        return b"%c%c%b%b" % (_TEXT, 0x80 | size, key, body)
+    if size < 65536:
+        return b"%c\xfe%b%b%b" % (_TEXT, size.to_bytes(2), key, body)
+    return b"%c\xff%b%b%b" % (_TEXT, size.to_bytes(8), key, body)
 
 
-def framed(form: Form) -> Form:
+_framed_forms: dict[tuple[Form, bool], Form] = {}
+
+
+def framed(form: Form, *, masked: bool = False) -> Form:
     """A session's form with WebSocket frames around it; one and the same for all connections that share it."""
-    found = _framed_forms.get(form)
+    found = _framed_forms.get((form, masked))
     if found is None:
-        payload = form.encode
+        payload, wrap = form.encode, masked_frame if masked else frame
 
         def encode(entry: model.Entry) -> bytes:
-            return frame(payload(entry))
+            return wrap(payload(entry))
 
-        found = _framed_forms[form] = Form(f"ws-{form.name}", encode)
+        found = _framed_forms[form, masked] = Form(f"ws-{form.name}", encode)
     return found
 
 
@@ -84,8 +98,21 @@ class Connection(WSListener):
         outbox_limit: int,
         on_opened: Callable[[Connection], None],
         on_closed: Callable[[Connection], None],
+        dialled: bool = False,
     ) -> None:
+        """Make ready for a peer.
+
+        Args:
+            session: the conversation.
+            ingest: takes what it publishes.
+            resender: answers its questions about history.
+            outbox_limit: bytes that may wait for it.
+            on_opened: told when the peer is there.
+            on_closed: told when it is gone.
+            dialled: whether we are the client of this connection; a client's frames are masked.
+        """
         self.session = session
+        self._dialled = dialled
         self.sender = ""
         self.protocol_name = lake.protocol_name(session.protocol)
         self._ingest = ingest
@@ -94,8 +121,10 @@ class Connection(WSListener):
         self._on_opened = on_opened
         self._on_closed = on_closed
         self._subscriptions: Subscriptions = ingest.broker.subscriptions
-        self._form = framed(session.form)
+        self._form = framed(session.form, masked=dialled)
         self._wrap: Callable[[bytes], bytes] = frame if session.text else binary_frame
+        if dialled:
+            self._wrap = masked_frame
         self._topics: set[model.Topic] = set()
         self._fragments: bytearray | None = None
         self._fragments_size = 0
@@ -174,7 +203,9 @@ class Connection(WSListener):
 
     def refused(self, request_id: str, fault: PeerFault) -> None:
         """Tell the peer why a publish was refused."""
-        self._send(self.session.refused(request_id, fault))
+        answer = self.session.refused(request_id, fault)
+        if answer is not None:
+            self._send(answer)
 
     # What a resend calls.
 
@@ -197,7 +228,10 @@ class Connection(WSListener):
             self.cut()
             return
         self._awaiting_pong = True
-        self.outbox.write(PING)
+        if self._dialled:
+            self._transport.send_ping()
+        else:
+            self.outbox.write(PING)
         for command in self.session.idle(now_us()):
             self._carry_out(command)
 

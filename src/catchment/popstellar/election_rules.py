@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from catchment.crypto import elgamal
 from catchment.popstellar import tally
 from catchment.popstellar.guards import data_of, require_organizer, require_server
-from catchment.popstellar.steps import NOTHING, Announce, MakeKey, Outcome, Step
-from catchment.popstellar.values import Election, ElectionState
+from catchment.popstellar.steps import NOTHING, Announce, MakeKey, Missing, Outcome, Step
+from catchment.popstellar.values import Election, ElectionState, Source
 from catchment.wire.popstellar import channels
 from catchment.wire.popstellar.election import (
     SECRET_BALLOT,
@@ -64,11 +64,16 @@ def open_election(state: State, step: Step) -> Outcome:
 
 
 def cast_vote(state: State, step: Step) -> Outcome:
-    """Attendees of the last roll call and the organizer vote while it is open; the last vote of each counts."""
+    """Attendees of the last roll call and the organizer vote while it is open; the last vote of each counts.
+
+    A vote that another server took before the end reached it is kept here after the end, and not counted.
+    """
     data, election = data_of(step, CastVote), _election(step)
-    if step.sender not in step.lao.attendees and step.sender != step.lao.organizer:
+    if step.sender != step.lao.organizer and not step.lao.may_act(step.sender, step.source):
         raise fault("Only attendees of the last roll call and the organizer may vote.", ErrorCode.ACCESS_DENIED)
-    _require_state(election, ElectionState.OPEN)
+    late = election.state is ElectionState.ENDED and step.source is not Source.CLIENT
+    if not late:
+        _require_state(election, ElectionState.OPEN)
     require(data.created_at >= election.setup.created_at, "created_at: earlier than the election was created.")
     questions = {question.id: question for question in election.setup.questions}
     for number, vote in enumerate(data.votes):
@@ -78,7 +83,7 @@ def cast_vote(state: State, step: Step) -> Outcome:
         assert question is not None
         _check_vote(election, question, vote, where)
     before = election.votes.get(step.sender)
-    if before is None or data.created_at >= before.created_at:
+    if not late and (before is None or data.created_at >= before.created_at):
         state.journal.put(election.votes, step.sender, data)
     return NOTHING
 
@@ -93,13 +98,18 @@ def _check_vote(election: Election, question: Question, vote: Vote, where: str) 
 
 
 def end(state: State, step: Step) -> Outcome:
-    """The organizer ends it, and names the votes it has seen; an empty name is not compared."""
+    """The organizer ends it, and names the votes it has seen; an empty name is not compared.
+
+    From another server it waits for votes that may be on their way. One that came too late there never comes, so in
+    the end it is taken all the same.
+    """
     data, election = data_of(step, ElectionEnd), _election(step)
     require_organizer(step)
     _require_state(election, ElectionState.OPEN)
     require(data.created_at >= election.opened_at, "created_at: earlier than the opening.")
     known = data.registered_votes in ("", tally.registered_votes(election))
-    require(known, "registered_votes: not the hash of the votes this server has.")
+    if not known and step.source in (Source.CLIENT, Source.PEER):
+        raise Missing("registered_votes: not the hash of the votes this server has.")
     state.journal.set(election, "state", ElectionState.ENDED)
     return Outcome(orders=(Announce(step.lao.id, step.place.subject),))
 

@@ -32,7 +32,7 @@ def require_server(step: Step) -> None:
 
 def require_attendee(step: Step) -> None:
     """Only who attended the last roll call may (-5)."""
-    if step.sender not in step.lao.attendees:
+    if not step.lao.may_act(step.sender, step.source):
         raise fault("Only an attendee of the last roll call may do this.", ErrorCode.ACCESS_DENIED)
 
 

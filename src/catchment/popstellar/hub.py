@@ -12,7 +12,7 @@ followed up there; only a greeting is everyone's own, since it says where this s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -21,13 +21,14 @@ from catchment import model
 from catchment.core.broker import Publish
 from catchment.crypto import ed25519, elgamal
 from catchment.popstellar import tally
+from catchment.popstellar.federation import Federation, Fresh
 from catchment.popstellar.state import State
 from catchment.popstellar.steps import Announce, Greet, MakeKey, Notify, Order
 from catchment.popstellar.values import Source
 from catchment.store.base import Store
 from catchment.wire.popstellar import channels, data, message
 from catchment.wire.popstellar.election import SECRET_BALLOT, ElectionKey
-from catchment.wire.popstellar.fields import encode_base64
+from catchment.wire.popstellar.fields import ErrorCode, encode_base64, fault
 from catchment.wire.popstellar.message import Message, Witnessed, WitnessSignature
 from catchment.wire.popstellar.organization import LaoGreet, Peer
 from catchment.wire.popstellar.social import ChirpNotify
@@ -41,6 +42,12 @@ class Subject(msgspec.Struct, frozen=True, gc=False):
 
     submission: Submission
     source: Source
+    origin: object = None
+    """The conversation it came over."""
+
+
+def _nobody_listens(publish: Publish) -> None:
+    raise AssertionError("nobody takes messages")
 
 
 def _nowhere(publish: Publish) -> int:
@@ -67,14 +74,25 @@ class Hub:
         self.signer = ed25519.Signer(private_key)
         self.public_key = encode_base64(self.signer.public)
         self._private_key = private_key
+        self.server_address = ""
+        self.trusted: frozenset[str] = frozenset()
+        """The servers whose greetings are taken; empty for any that connects."""
+        self.federation = Federation(self.state)
+        self.submit: Callable[[Publish], None] = _nobody_listens
+        """Takes a message that no frame has brought just now."""
         self._pending: set[tuple[str, str]] = set()
+        self._fresh: list[Fresh] = []
 
     # What the conversations ask.
 
-    def publish(self, request_id: str, submission: Submission, source: Source, now: int) -> Publish:
-        """A message on its way through the broker."""
+    def publish(
+        self, request_id: str, submission: Submission, source: Source, now: int, *, origin: object = None
+    ) -> Publish:
+        """A message on its way through the broker; `origin` is the conversation it came over."""
         entry = submission.entry(verdict=model.Verdict.OK, received_at=now)
-        return Publish(request_id, entry, submission.judge, True, gate=self, subject=Subject(submission, source))
+        return Publish(
+            request_id, entry, submission.judge, True, gate=self, subject=Subject(submission, source, origin)
+        )
 
     def witnesses(self, message_ids: Iterable[str]) -> dict[str, tuple[WitnessSignature, ...]]:
         """The witness signatures of messages, those of a batch that is being written left out."""
@@ -96,14 +114,22 @@ class Hub:
         sent = subject.submission.message
         if sent.message_id in self.state.messages:
             return self._admit_witnesses(publish, sent, now)
-        mark = self.state.journal.mark
+        self._require_trusted(subject)
+        mark, known = self.state.journal.mark, len(self._fresh)
         try:
             outcome = self.state.admit(subject.submission, subject.source)
+            self._fresh.append(Fresh(subject.submission.channel, sent.message_id, subject.origin))
             orders = [order for order in outcome.orders if self._follows_up(order, subject.source)]
             return [self._speak(order, now) for order in orders]
         except BaseException:
             self.state.journal.roll_back(mark)
+            del self._fresh[known:]
             raise
+
+    def _require_trusted(self, subject: Subject) -> None:
+        greets = isinstance(subject.submission.data, LaoGreet) and subject.source in (Source.PEER, Source.LATE)
+        if greets and self.trusted and subject.submission.message.sender not in self.trusted:
+            raise fault("Greetings of this server are not taken here.", ErrorCode.ACCESS_DENIED)
 
     def settle(self, *, stored: bool) -> None:
         """See `Gate.settle`."""
@@ -112,6 +138,9 @@ class Hub:
         else:
             self.state.journal.roll_back()
         self._pending.clear()
+        fresh, self._fresh = self._fresh, []
+        if stored and fresh:
+            self.federation.stored(fresh)
 
     def _admit_witnesses(self, publish: Publish, sent: Message, now: int) -> Sequence[Publish] | None:
         """A repeat is one, unless it brings signatures of witnesses that are new: those are kept for themselves."""
@@ -145,6 +174,7 @@ class Hub:
         made = message.sign(data.encode(value), self.signer)
         submission = read(channel, message.encode(made))
         self.state.admit(submission, Source.OWN)
+        self._fresh.append(Fresh(channel, made.message_id, None))
         return Publish("", submission.entry(verdict=model.Verdict.OK, received_at=now), None, False)
 
     def _word(self, order: Order) -> tuple[str, data.Data]:

@@ -172,6 +172,7 @@ def roll_call_close(state: State, step: Step) -> Outcome:
     _update(state, step, roll_call, data.update_id, RollCallState.CLOSED)
     state.journal.set(lao, "open_roll_call", "")
     state.journal.set(lao, "attendees", frozenset(data.attendees))
+    state.journal.set(lao, "attended", lao.attended.union(data.attendees))
     return Outcome(creates=tuple(room for room in rooms if room not in state.channels))
 
 
@@ -238,7 +239,7 @@ def reaction_add(state: State, step: Step) -> Outcome:
     chirp = step.lao.chirps.get(data.chirp_id)
     if chirp is None:
         raise Missing("chirp_id: no chirp of this LAO has this id.")
-    if chirp.deleted:
+    if chirp.deleted and step.source is Source.CLIENT:
         raise fault("The chirp has been deleted.", ErrorCode.INVALID_ACTION)
     state.journal.put(step.lao.reactions, step.message_id, Post(step.sender))
     return NOTHING

@@ -24,7 +24,7 @@ from catchment.wire.popstellar.fields import ErrorCode, fault
 from catchment.wire.popstellar.message import Message, WitnessSignature
 from catchment.wire.popstellar.submission import Submission, read
 
-_NO_LAO: Final = Lao("", "", "", (), 0, 0, {}, {}, {}, {}, "", frozenset(), {}, {}, {}, {}, {})
+_NO_LAO: Final = Lao("", "", "", (), 0, 0, {}, {}, {}, {}, "", frozenset(), frozenset(), {}, {}, {}, {}, {})
 """Of messages on /root."""
 
 

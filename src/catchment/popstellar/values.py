@@ -17,6 +17,8 @@ class Source(Enum):
     CLIENT = "client"
     PEER = "peer"
     """Another server, over a federation connection."""
+    LATE = "late"
+    """Another server, when what the message needs has not come after several tries."""
     OWN = "own"
     """This server made it."""
     LOG = "log"
@@ -99,6 +101,8 @@ class Lao(msgspec.Struct):
     open_roll_call: str
     attendees: frozenset[str]
     """Of the roll call closed last."""
+    attended: frozenset[str]
+    """Of any roll call."""
     elections: dict[str, Election]
     chirps: dict[str, Post]
     reactions: dict[str, Post]
@@ -106,6 +110,14 @@ class Lao(msgspec.Struct):
     """The instance of each elect message."""
     servers: dict[str, str]
     """Servers that greeted, with their addresses."""
+
+    def may_act(self, key: str, source: Source) -> bool:
+        """Whether a key is an attendee's.
+
+        From a client: of the last roll call. What another server has taken was said before a later roll call reached
+        it, so there and in the log any roll call will do; otherwise servers could not come to hold the same.
+        """
+        return key in (self.attendees if source is Source.CLIENT else self.attended)
 
     def is_elder(self, key: str) -> bool:
         """Whether a key is the organizer's or a witness'."""
@@ -127,6 +139,7 @@ def new_lao(data: LaoCreate) -> Lao:
         roll_call_updates={},
         open_roll_call="",
         attendees=frozenset(),
+        attended=frozenset(),
         elections={},
         chirps={},
         reactions={},

@@ -172,5 +172,5 @@ class Session(Resending, Protocol):
     def published(self, request_id: str, status: Status, verdict: model.Verdict) -> bytes | None:
         """Word the end of a `Publish`; None when the protocol says nothing."""
 
-    def refused(self, request_id: str, fault: PeerFault) -> bytes:
-        """Word the refusal of a `Publish` whose check or gate gave a reason."""
+    def refused(self, request_id: str, fault: PeerFault) -> bytes | None:
+        """Word the refusal of a `Publish` whose check or gate gave a reason; None when nothing is said."""

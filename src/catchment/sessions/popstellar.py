@@ -67,6 +67,7 @@ class PopstellarSession(TextSession, NoResends):
     version = message.VERSION
     form = FORM
     max_frame = MAX_FRAME
+    source = Source.CLIENT
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -108,13 +109,13 @@ class PopstellarSession(TextSession, NoResends):
             return _failure(request_id, ErrorCode.INVALID_DATA, _REFUSALS[verdict])
         return _failure(request_id, ErrorCode.INTERNAL, "The server cannot store messages at the moment.")
 
-    def refused(self, request_id: str, fault: PeerFault) -> bytes:
+    def refused(self, request_id: str, fault: PeerFault) -> bytes | None:
         """Answer a publish that was refused for a reason of its own."""
         return _failure(request_id, int(fault.code), fault.message)
 
     def _publish(self, query: rpc.Publish, now: int) -> Publish:
         submission = read(query.params.channel, query.params.message)
-        return self._hub.publish(str(query.id), submission, Source.CLIENT, now)
+        return self._hub.publish(str(query.id), submission, self.source, now, origin=self)
 
     def _subscribe(self, query: rpc.Subscribe) -> Command:
         channel = query.params.channel

@@ -14,6 +14,7 @@ from catchment.popstellar.hub import Hub
 from catchment.sessions import mosaic
 from catchment.sessions.base import Session
 from catchment.sessions.popstellar import PopstellarSession
+from catchment.sessions.popstellar_peer import PopstellarPeerSession
 from catchment.sessions.streamr import StreamrSession
 from catchment.sessions.streamr_forms import Pairs
 
@@ -65,10 +66,15 @@ def _open_popstellar(upgrade: Upgrade, house: House) -> Session:
     return PopstellarSession(house.hub)
 
 
+def _open_popstellar_peer(upgrade: Upgrade, house: House) -> Session:
+    return PopstellarPeerSession(house.hub, dialled=False)
+
+
 DIALECTS: Final = (
     Dialect(model.Protocol.STREAMR, "/api/v1/ws", _open_streamr, StreamrSession.max_frame),
     Dialect(model.Protocol.MOSAIC, "/", _open_mosaic, mosaic.MAX_FRAME, mosaic.SUBPROTOCOL),
     Dialect(model.Protocol.POPSTELLAR, "/client", _open_popstellar, PopstellarSession.max_frame),
+    Dialect(model.Protocol.POPSTELLAR, "/server", _open_popstellar_peer, PopstellarPeerSession.max_frame),
 )
 
 BY_PATH: Final[Mapping[str, Dialect]] = {dialect.path: dialect for dialect in DIALECTS}

@@ -229,6 +229,14 @@ def request_id(data: bytes) -> str:
         return ""
 
 
+def is_query(data: bytes) -> bool:
+    """Whether a frame that is not understood names a method."""
+    try:
+        return _decode_head(data).method is not UNSET
+    except (msgspec.ValidationError, *NOT_JSON):
+        return False
+
+
 def messages(answer: Answer) -> list[Raw]:
     """The messages of a catchup's answer.
 
