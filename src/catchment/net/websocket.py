@@ -299,6 +299,9 @@ class Connection(WSListener):
 
     def _message(self, data: bytes, text: bool, size: int) -> None:
         session = self.session
+        if size > session.max_frame * HARD_LIMIT_FACTOR:
+            self._close(WSCloseCode.MESSAGE_TOO_BIG, b"far over the limit")
+            return
         if size > session.max_frame:
             commands = session.frame_too_large(size, data[:HEAD])
         else:
