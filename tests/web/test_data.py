@@ -459,6 +459,8 @@ def test_an_answer_under_way_ends_when_the_node_does(tmp_path: Path, monkeypatch
             _, writer = await asyncio.open_connection("127.0.0.1", node.port, limit=2**16)
             writer.write(f"GET /api/v1{FROM}?fromTimestamp=0&format=raw HTTP/1.1\r\nhost: x\r\n\r\n".encode())
             await asyncio.wait_for(full.wait(), 30)
+        assert not node.http._state.connections
+        assert not node.http._state.tasks
         writer.transport.abort()
 
     asyncio.run(main())

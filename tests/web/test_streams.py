@@ -293,6 +293,13 @@ def test_old_names_of_permissions_count_and_come_back(tmp_path: Path) -> None:
         assert node.access.is_subscriber("s", BOB.address)
         assert not node.access.is_publisher("s", BOB.address)
         assert (await bob.put(of("s"), {"name": "n"})).status == 403
+        # Nobody takes back what is another's or everyone's without the permission to share.
+        public = await alice.ok("POST", of("s") + "/permissions", {"operation": "stream_get", "anonymous": True})
+        hers = (await alice.ok("GET", of("s") + "/permissions"))[0]
+        for stranger in (bob, rest):
+            for number in (hers["id"], public["id"]):
+                refused = await stranger.delete(of("s") + f"/permissions/{number}")
+                assert (refused.status, refused.code) == (403, "NOT_PERMITTED")
         await alice.ok("POST", of("s") + "/permissions", {"operation": "write", "user": BOB.address})
         assert (await bob.put(of("s"), {"name": "n"})).status == 200
         # What one has one may give up.
