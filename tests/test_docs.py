@@ -317,7 +317,7 @@ def test_the_digests_can_be_computed_as_the_architecture_page_shows(
 @pytest.mark.parametrize("example", ["publish_and_subscribe.py", "encrypted.py"])
 def test_the_example_runs_as_its_page_shows(tmp_path: Path, example: str) -> None:
     ready = tmp_path / "ready.json"
-    serve = ["-m", "catchment.cli.main", "serve", "--port", "0", "--data", str(tmp_path / "data")]
+    serve = ["-m", "catchment.cli.main", "serve", "--port", "0", "--mosaic-port", "0", "--data", str(tmp_path / "data")]
     with subprocess.Popen(
         [sys.executable, *serve, "--ready-file", str(ready), "--log-level", "warning"],
         stderr=subprocess.PIPE,
@@ -325,7 +325,8 @@ def test_the_example_runs_as_its_page_shows(tmp_path: Path, example: str) -> Non
     ) as node:
         try:
             assert node.stderr is not None
-            assert "ready" in node.stderr.readline()
+            first = node.stderr.readline()
+            assert first.startswith("Catchment is ready"), first
             url = msgspec.json.decode(ready.read_bytes())["ws"]
             ran = subprocess.run(
                 [sys.executable, str(ROOT / "examples" / example), url],

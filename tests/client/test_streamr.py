@@ -25,7 +25,7 @@ KEY = b"\x07" * 32
 
 @contextlib.asynccontextmanager
 async def node_in(folder: Path, port: int = 0) -> AsyncIterator[Node]:
-    node = Node(Settings(data=str(folder), port=port, seal_seconds=0.0))
+    node = Node(Settings(data=str(folder), port=port, mosaic_port=0, seal_seconds=0.0))
     await node.start()
     try:
         yield node
@@ -118,7 +118,18 @@ def test_a_node_that_is_gone_ends_a_subscription_loudly(tmp_path: Path) -> None:
 def _serve(folder: Path, port: str) -> subprocess.Popen[str]:
     ready = folder / "ready"
     ready.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "catchment.cli.main", "serve", "--port", port, "--data", str(folder / "data")]
+    command = [
+        sys.executable,
+        "-m",
+        "catchment.cli.main",
+        "serve",
+        "--port",
+        port,
+        "--mosaic-port",
+        "0",
+        "--data",
+        str(folder / "data"),
+    ]
     node = subprocess.Popen([*command, "--ready-file", str(ready)], stderr=subprocess.PIPE, text=True)
     assert node.stderr is not None
     while not ready.exists():

@@ -38,7 +38,7 @@ WRAPPER = """\
 command="$1"
 shift
 case "$command" in
-  serve) exec "{python}" -m catchment.cli.main serve "$@" --port 0 --ready-file "{state}/ready.json" ;;
+  serve) exec "{python}" -m catchment.cli.main serve "$@" --port 0 --mosaic-port 0 --ready-file "{state}/ready.json" ;;
   pub|sub|resend) exec "{python}" -m catchment.cli.main "$command" "$@" --url "$(cat "{state}/url")" ;;
   doctor) exec "{python}" -m catchment.cli.main doctor "$@" --port 0 ;;
   *) exec "{python}" -m catchment.cli.main "$command" "$@" ;;
