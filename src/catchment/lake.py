@@ -12,6 +12,7 @@ can compute it again from the table alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -138,6 +139,7 @@ def seal_app(node: bytes, epoch: int) -> str:
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_DIGEST_ROWS: Final = 128
 
 
 def chain_digest(previous: bytes, rows: Iterable[Sequence[object]]) -> bytes:
@@ -147,7 +149,24 @@ def chain_digest(previous: bytes, rows: Iterable[Sequence[object]]) -> bytes:
         previous: the digest of the range before it, `FIRST_DIGEST` for the first of an epoch.
         rows: the values of `DIGEST_COLUMNS` of each row, in the order of the offsets.
     """
-    digest = blake3(previous)
-    for row in rows:
-        digest.update(_encode(row))
+    digest = ChainDigest(previous)
+    digest.update(rows)
     return digest.digest()
+
+
+class ChainDigest:
+    """`chain_digest` for rows that come little by little."""
+
+    def __init__(self, previous: bytes) -> None:
+        self._hash = blake3(previous)
+
+    def update(self, rows: Iterable[Sequence[object]]) -> None:
+        """Take further rows in."""
+        encoded = map(_encode, rows)
+        # BLAKE3 works on several kilobytes at a time: some rows at once cost a third of what they cost one by one.
+        while chunk := b"".join(islice(encoded, _DIGEST_ROWS)):
+            self._hash.update(chunk)
+
+    def digest(self) -> bytes:
+        """The digest of all rows so far."""
+        return self._hash.digest()

@@ -11,6 +11,7 @@ from catchment import errors, model
 from catchment.model import Kind, OrderKey, Protocol, Range, Ref, Topic, Verdict
 from catchment.store import base
 from catchment.store.base import DUPLICATE
+from catchment.store.blocks import block_of
 
 TOPIC = Topic("0xab/stream", 0)
 LONG = "x" * 600
@@ -60,6 +61,32 @@ def test_offsets_are_dense_and_rows_come_back_whole(store, make_entry):
     assert store.read(0, 100) == [model.Row(n, store.epoch, entry) for n, entry in enumerate(entries)]
     assert [row.offset for row in store.read(1, 2)] == [1, 2]
     assert store.read(6, 10) == []
+
+
+def test_a_block_has_the_rows_of_one_epoch_column_by_column(store, make_entry):
+    kinds = [Kind.MESSAGE, Kind.REFUSED, Kind.DUPLICATE, Kind.KEYEXCHANGE]
+    store.append([make_entry(timestamp=at, topic=f"t{at % 3}", kind=kinds[at % 4]) for at in range(20)])
+    store.new_epoch()
+    store.append([make_entry(timestamp=at, id=bytes([at]), protocol=Protocol.MOSAIC) for at in range(5)])
+    store.drop(3, limit=3)
+    for start, limit, stop in ((0, 100, 20), (3, 4, 7), (19, 10, 20), (20, 3, 23), (22, 100, 25)):
+        block, wanted = store.read_block(start, limit), block_of(store.read(start, stop - max(start, 3)))
+        assert block is not None
+        assert wanted is not None
+        assert (block.epoch, block.first, block.end) == (wanted.epoch, max(start, 3), stop)
+        assert [list(column) for column in block[2:]] == [list(column) for column in wanted[2:]]
+    assert store.read_block(25, 10) is None
+    assert store.read_block(0, 0) is None
+
+
+def test_a_long_block_comes_in_parts(store, make_entry):
+    store.append([make_entry(timestamp=at) for at in range(2000)])
+    start, found = 0, []
+    while (block := store.read_block(start, 5000)) is not None:
+        assert block.first == start
+        start = block.end
+        found += block.timestamp
+    assert found == list(range(2000))
 
 
 def test_kinds_come_back_as_members(store, make_entry):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from catchment import errors, model
 from catchment.model import Kind, Protocol, Verdict
 from catchment.store import records
+from catchment.store.blocks import block_of
 
 NUMBER = st.integers(0, 2**63 - 1)
 SIGNED = st.integers(-(2**63), 2**63 - 1)
@@ -72,6 +73,56 @@ def test_every_flipped_bit_is_noticed(make_entry, inline):
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(errors.StoreCorrupt, match="offset 3 does not match its checksum"):
             records.decode(bytes(damaged), 3, {})
+
+
+@given(st.lists(st.tuples(ENTRY, st.booleans()), min_size=1, max_size=12), NUMBER.filter(lambda n: n < 2**60), NUMBER)
+def test_a_block_holds_what_its_records_hold_one_by_one(entries, first, epoch):
+    names = {3 * at + which + 1: name for at, (one, _) in enumerate(entries) for which, name in enumerate(named(one))}
+    found = []
+    for at, (entry, inline) in enumerate(entries):
+        order = records.entry_order(entry, (3 * at + 1, 3 * at + 2, 3 * at + 3))
+        numbered = records.encode(entry, first + at, epoch, order)
+        found.append(records.encode_inline(entry, first + at, epoch) if inline else numbered)
+    block = records.decode_block(found, first, names)
+    rows = [records.decode(data, first + at, names) for at, data in enumerate(found)]
+    wanted = block_of(rows)
+    assert (block.epoch, block.first, block.rows, block.end) == (epoch, first, len(rows), first + len(rows))
+    assert [list(column) for column in block[2:]] == [list(column) for column in wanted[2:]]
+    assert block.size == sum(row.entry.size for row in rows)
+
+
+def named(entry):
+    return entry.topic, entry.publisher, entry.chain
+
+
+def test_a_block_ends_with_its_epoch(make_entry):
+    found = [records.encode_inline(make_entry(timestamp=at), at, 5 if at < 3 else 6) for at in range(5)]
+    assert records.decode_block(found, 0, {}).end == 3
+    assert records.decode_block(found[3:], 3, {}).epoch == 6
+
+
+def test_every_flipped_bit_in_a_block_is_noticed_and_named(make_entry):
+    found = [records.encode_inline(make_entry(timestamp=at, raw=b"some raw"), at, 5) for at in range(3)]
+    for bit in range(len(found[1]) * 8):
+        damaged = bytearray(found[1])
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(errors.StoreCorrupt, match="offset 1 does not match its checksum"):
+            records.decode_block([found[0], bytes(damaged), found[2]], 0, {})
+
+
+def test_what_is_wrong_in_a_block_is_said_of_its_record(make_entry):
+    found = [records.encode_inline(make_entry(timestamp=at), at, 5) for at in range(3)]
+    newer, unknown = bytearray(found[1]), bytearray(found[1])
+    newer[4], unknown[5] = records.RECORD_FORMAT + 1, 200
+    for second, fault in (
+        (found[1][:50], "offset 1 does not match its checksum"),
+        (b"", "offset 1 does not match its checksum"),
+        (found[2], "offset 1 belongs to offset 2"),
+        (seal(bytes(newer)[4:]), "offset 1 has format"),
+        (seal(bytes(unknown)[4:]), "offset 1 has a kind"),
+    ):
+        with pytest.raises(errors.OurFault, match=fault):
+            records.decode_block([found[0], second, found[2]], 0, {})
 
 
 def test_every_cut_and_every_surplus_is_noticed(make_entry):

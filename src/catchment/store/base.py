@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from catchment import model
+from catchment.store.blocks import Block
 from catchment.store.postings import Postings
 
 DUPLICATE: Final = -1
@@ -65,6 +66,13 @@ class Store(Protocol):
 
     def read(self, start: int, limit: int) -> list[model.Row]:
         """Hot rows by offset, ascending, from `start` on.
+
+        Raises:
+            StoreCorrupt: a record does not match its checksum.
+        """
+
+    def read_block(self, start: int, limit: int) -> Block | None:
+        """As `read`, column by column: rows of one epoch, perhaps fewer than `limit`; None when there are none.
 
         Raises:
             StoreCorrupt: a record does not match its checksum.

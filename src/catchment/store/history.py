@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 from catchment import lake, model
 from catchment.errors import OurFault, StoreCorrupt
 from catchment.store.base import Place, Store
+from catchment.store.columns import sealed_id
 from catchment.store.rawtable import Bounds, File, RawTable
-from catchment.store.sealing import sealed_id
 
 _WORDS: Final[dict[str, dict[str, model.Kind] | dict[str, model.Protocol] | dict[str, model.Verdict]]] = {
     "kind": {lake.kind_name(kind): kind for kind in model.Kind},

@@ -24,6 +24,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -32,6 +33,7 @@ import lmdb
 
 from catchment import errors, model
 from catchment.store import base, records
+from catchment.store.blocks import Block, block_of
 from catchment.store.environment import (
     EPOCH_KEY,
     MAP_SIZES,
@@ -243,6 +245,25 @@ class LmdbStore:
                 if expected == stop:
                     break
         return rows
+
+    def read_block(self, start: int, limit: int) -> Block | None:
+        """See `Store.read_block`.
+
+        Raises:
+            StoreCorrupt: a record does not match its checksum, or one that was never dropped is missing.
+        """
+        with self._read() as txn:
+            first = max(start, self._floor_of(txn))
+            count = min(limit, records.BLOCK_ROWS, self._next_of(txn) - first)
+            if count < 1:
+                return None
+            cursor = txn.cursor(db=self._db.rows)
+            cursor.set_range(records.pack_offset(first))
+            found = list(islice(cursor.iternext(keys=False), count))
+            # Keys ascend, so if the last of them is where it should be, all between are.
+            if len(found) == count and cursor.key() == records.pack_offset(first + count - 1):
+                return records.decode_block(found, first, self._names.view(txn))
+        return block_of(self.read(first, count))
 
     def walk(
         self, question: model.Range, *, after: model.OrderKey | None = None, limit: int, max_bytes: int | None = None

@@ -18,6 +18,7 @@ import msgspec
 
 from catchment import errors, model
 from catchment.store import base, records
+from catchment.store.blocks import Block, block_of
 from catchment.store.memory_postings import MemoryPostings
 from catchment.store.postings import Extract
 
@@ -138,6 +139,10 @@ class MemoryStore:
         with self._lock:
             first = max(start, self._first)
             return [self._rows[offset] for offset in range(first, min(first + limit, self._next))]
+
+    def read_block(self, start: int, limit: int) -> Block | None:
+        """See `Store.read_block`."""
+        return block_of(self.read(start, limit))
 
     def walk(
         self, question: model.Range, *, after: model.OrderKey | None = None, limit: int, max_bytes: int | None = None

@@ -17,14 +17,15 @@ import fcntl
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import compress
+from math import inf
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -32,10 +33,10 @@ from deltalake.transaction import AddAction
 
 from catchment import lake, model
 from catchment.errors import OurFault
-from catchment.store.arrow import column
 from catchment.store.base import Store
+from catchment.store.blocks import Block
+from catchment.store.columns import Partition, batch_of, columns_of, digested, partitioned
 from catchment.store.rawtable import ROW_GROUP_ROWS, STATISTICS_COLUMNS, RawTable, Sealed
-from catchment.store.records import entry_crc
 
 HEAD_META: Final = "seal_head:"
 """Beside the log, one for each application id: the end of its chain, `last offset:digest`."""
@@ -46,16 +47,10 @@ APPS_META: Final = "seal_apps"
 MAX_BYTES: Final = 64 * 2**20
 """A transaction takes no further rows once it holds this many bytes of messages."""
 
-_READ_ROWS: Final = 500
+_READ_ROWS: Final = 512
 _ATTEMPTS: Final = 8
-_DAY_US: Final = 86_400_000_000
-_EPOCH_DAY: Final = dt.date(1970, 1, 1)
 _EPOCH_TIME: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_FILE_SCHEMA: Final = pa.schema([field for field in lake.RAW_SCHEMA if field.name not in lake.PARTITION_COLUMNS])
 _DICTIONARY: Final = ["node", "epoch", "kind", "version", "topic", "partition", "publisher", "chain", "verdict"]
-_KINDS: Final = {kind: lake.kind_name(kind) for kind in model.Kind}
-_PROTOCOLS: Final = {protocol: lake.protocol_name(protocol) for protocol in model.Protocol}
-_VERDICTS: Final = {verdict: lake.verdict_name(verdict) for verdict in model.Verdict}
 
 _log = logging.getLogger(__name__)
 _json = msgspec.json.Encoder().encode
@@ -70,20 +65,9 @@ class RolledBack(msgspec.Struct, frozen=True):
     new_epoch: int
 
 
-Columns: TypeAlias = "dict[str, list[object]]"
-"""Values of the raw table by column, rows in the same order in each."""
-
-
 class _Part(NamedTuple):
     path: str
     add: AddAction
-
-
-def sealed_id(entry: model.Entry) -> bytes:
-    """What stands in the `id` column: for a Streamr message, whose identity is its order key, that as a JSON array."""
-    if entry.id or entry.protocol is not model.Protocol.STREAMR:
-        return entry.id
-    return _json((entry.topic, entry.partition, entry.timestamp, entry.sequence, entry.publisher, entry.chain))
 
 
 def read_heads(store: Store) -> dict[str, str]:
@@ -182,20 +166,27 @@ class Sealer:
     def _seal(self, max_rows: int) -> Sealed | None:
         table = self._open()
         start = self._start(table)
-        rows = self._read(start, max_rows)
-        if not rows:
+        first = self._store.read_block(start, 1)
+        if first is None:
             return None
-        previous = self._previous(table, rows[0].epoch)
+        epoch, node = first.epoch, self._store.node
+        previous = self._previous(table, epoch)
+        digest = lake.ChainDigest(previous)
+        batches: dict[Partition, list[pa.RecordBatch]] = {}
+        count = 0
+        for block in self._blocks(start, max_rows, max_bytes=MAX_BYTES):
+            columns = columns_of(block)
+            digest.update(digested(columns))
+            for partition, part in partitioned(columns).items():
+                batches.setdefault(partition, []).append(batch_of(node, part))
+            count += block.rows
         # A reader may see rows whose commit is not on disk yet; the lake must never be ahead of the log.
         self._store.sync()
-        columns = columns_of(rows)
-        digest = digest_of(previous, columns)
-        node, epoch = self._store.node, rows[0].epoch
         sealed = Sealed(
-            node.hex(), epoch, rows[0].offset, rows[-1].offset, len(rows), digest.hex(), previous.hex(), version=0
+            node.hex(), epoch, start, start + count - 1, count, digest.digest().hex(), previous.hex(), version=0
         )
-        parts = _write_parts(table, node, sealed, columns)
-        sealed = _commit(table, sealed, parts)
+        parts = {partition: pa.Table.from_batches(rows).combine_chunks() for partition, rows in batches.items()}
+        sealed = _commit(table, sealed, _write_parts(table, sealed, parts))
         self._remember(sealed)
         return sealed
 
@@ -259,23 +250,17 @@ class Sealer:
         if start <= remembered:
             _log.warning("the lake lost offsets %d to %d of %s: sealing them again", start, remembered, app)
 
-    def _read(self, start: int, max_rows: int) -> list[model.Row]:
+    def _blocks(self, start: int, max_rows: int, *, max_bytes: float = inf) -> Iterator[Block]:
         """Rows of one epoch from `start` on, bounded in number and bytes."""
-        rows: list[model.Row] = []
-        size = 0
-        while len(rows) < max_rows and size < MAX_BYTES:
-            found = self._store.read(start + len(rows), min(_READ_ROWS, max_rows - len(rows)))
-            if not found:
+        following, size, epoch = start, 0, None
+        while following < start + max_rows and size < max_bytes:
+            block = self._store.read_block(following, min(_READ_ROWS, start + max_rows - following))
+            if block is None or epoch not in (None, block.epoch):
                 break
-            if found[0].offset != start + len(rows) or found[-1].offset != found[0].offset + len(found) - 1:
-                raise OurFault(f"the store has no row at offset {start + len(rows)}, which is not sealed yet")
-            epoch = rows[0].epoch if rows else found[0].epoch
-            same = [row for row in found if row.epoch == epoch]
-            rows += same
-            if len(same) < len(found):
-                break
-            size += sum(row.entry.size for row in same)
-        return rows
+            if block.first != following:
+                raise OurFault(f"the store has no row at offset {following}, which is not sealed yet")
+            yield block
+            following, size, epoch = block.end, size + block.size, block.epoch
 
     def _previous(self, table: RawTable, epoch: int) -> bytes:
         """The digest to chain to: the one of the table's newest range of this epoch."""
@@ -301,8 +286,11 @@ class Sealer:
         head = self._store.get_meta(HEAD_META + tail.app)
         if head == tail.head.encode() or tail.first < self._store.first_hot_offset:
             return
-        rows = self._read(tail.first, tail.rows)
-        if len(rows) != tail.rows or digest_of(bytes.fromhex(tail.previous), columns_of(rows)).hex() != tail.digest:
+        digest, end = lake.ChainDigest(bytes.fromhex(tail.previous)), tail.first
+        for block in self._blocks(tail.first, tail.rows):
+            digest.update(digested(columns_of(block)))
+            end = block.end
+        if end != tail.last + 1 or digest.digest().hex() != tail.digest:
             raise OurFault(
                 f"offsets {tail.first} to {tail.last} of {tail.app} are not the same in store and lake: the store was "
                 "rolled back and written to, or two copies of it are in use"
@@ -348,71 +336,20 @@ def retire(store: Store, *, sealed_to: int, older_than_us: int, limit: int, slic
     return dropped
 
 
-def columns_of(rows: Sequence[model.Row]) -> Columns:
-    """The values of the raw table column by column, except `node` and the date, in the order given.
-
-    `received_at` is integer microseconds.
-    """
-    entries = [row.entry for row in rows]
-    return {
-        "epoch": [row.epoch for row in rows],
-        "offset": [row.offset for row in rows],
-        "received_at": [entry.received_at for entry in entries],
-        "kind": [_KINDS[entry.kind] for entry in entries],
-        "version": [entry.version for entry in entries],
-        "topic": [entry.topic for entry in entries],
-        "partition": [entry.partition for entry in entries],
-        "publisher": [entry.publisher for entry in entries],
-        "chain": [entry.chain for entry in entries],
-        "timestamp": [entry.timestamp for entry in entries],
-        "sequence": [entry.sequence for entry in entries],
-        "prev_timestamp": [entry.prev_timestamp for entry in entries],
-        "prev_sequence": [entry.prev_sequence for entry in entries],
-        "event_time": [entry.event_time for entry in entries],
-        "id": [sealed_id(entry) for entry in entries],
-        "verdict": [_VERDICTS[entry.verdict] for entry in entries],
-        "raw": [entry.raw for entry in entries],
-        "crc": [entry_crc(entry) for entry in entries],
-        "protocol": [_PROTOCOLS[entry.protocol] for entry in entries],
-    }
-
-
-def digest_of(previous: bytes, columns: Columns) -> bytes:
-    """The digest of a range whose rows stand in `columns` in the order of their offsets."""
-    return lake.chain_digest(previous, zip(*(columns[name] for name in lake.DIGEST_COLUMNS), strict=True))
-
-
-def _write_parts(table: RawTable, node: bytes, sealed: Sealed, columns: Columns) -> list[_Part]:
+def _write_parts(table: RawTable, sealed: Sealed, parts: Mapping[Partition, pa.Table]) -> list[_Part]:
     """Write the rows as one sorted file for each partition, and force them to disk."""
-    parts = []
-    for (protocol, date), rows in sorted(_partitions(columns).items()):
-        parts.append(_write_part(table, node, sealed, {"protocol": protocol, "date": date}, rows))
-    table.settle([part.path for part in parts])
-    return parts
+    written = [_write_part(table, sealed, partition, rows) for partition, rows in sorted(parts.items())]
+    table.settle([part.path for part in written])
+    return written
 
 
-def _partitions(columns: Columns) -> dict[tuple[str, str], Columns]:
-    """The columns of each partition: nearly always all of them in one, as they are."""
-    days = [at // _DAY_US for at in cast(list[int], columns["received_at"])]
-    keys = list(zip(cast(list[str], columns["protocol"]), days, strict=True))
-    names = {key: (key[0], (_EPOCH_DAY + dt.timedelta(days=key[1])).isoformat()) for key in set(keys)}
-    if len(names) == 1:
-        return {names[keys[0]]: columns}
-    return {
-        name: {field: list(compress(values, [key == own for own in keys])) for field, values in columns.items()}
-        for key, name in names.items()
-    }
-
-
-def _write_part(table: RawTable, node: bytes, sealed: Sealed, partition: dict[str, str], columns: Columns) -> _Part:
-    folder = "/".join(f"{name}={partition[name]}" for name in lake.PARTITION_COLUMNS)
+def _write_part(table: RawTable, sealed: Sealed, partition: Partition, rows: pa.Table) -> _Part:
+    values = partition._asdict()
+    folder = "/".join(f"{name}={values[name]}" for name in lake.PARTITION_COLUMNS)
     path = f"{folder}/{sealed.node[:8]}-{sealed.first}-{sealed.last}-{uuid.uuid4().hex}.zstd.parquet"
-    whole: Columns = {"node": [node] * len(columns["offset"]), **columns}
-    arrays = [column(field.type, whole[field.name]) for field in _FILE_SCHEMA]
-    rows = pa.table(arrays, schema=_FILE_SCHEMA).sort_by([(name, "ascending") for name in lake.SORT_COLUMNS])
     table.files.create_dir(folder, recursive=True)
     pq.write_table(
-        rows,
+        rows.sort_by([(name, "ascending") for name in lake.SORT_COLUMNS]),
         path,
         filesystem=table.files,
         compression="zstd",
@@ -422,21 +359,20 @@ def _write_part(table: RawTable, node: bytes, sealed: Sealed, partition: dict[st
         store_schema=False,
     )
     size = table.files.get_file_info(path).size
-    return _Part(path, AddAction(path, size, partition, time.time_ns() // 1_000_000, True, _statistics(columns)))
+    return _Part(path, AddAction(path, size, values, time.time_ns() // 1_000_000, True, _statistics(rows)))
 
 
-def _statistics(columns: Columns) -> str:
+def _statistics(rows: pa.Table) -> str:
     """Delta's per-file statistics, as JSON."""
-    chosen = {name: cast(list[int], columns[name]) for name in STATISTICS_COLUMNS}
-    bounds = {name: [min(values), max(values)] for name, values in chosen.items()}
-    times = [_EPOCH_TIME + dt.timedelta(microseconds=at) for at in bounds.pop("received_at")]
-    value = {
-        "numRecords": len(columns["offset"]),
-        "minValues": {"received_at": times[0], **{name: least for name, (least, _) in bounds.items()}},
-        "maxValues": {"received_at": times[1], **{name: greatest for name, (_, greatest) in bounds.items()}},
-        "nullCount": dict.fromkeys(STATISTICS_COLUMNS, 0),
-    }
-    return _json(value).decode()
+    bounds = {name: pc.min_max(rows[name]) for name in STATISTICS_COLUMNS}
+    values = {f"{end}Values": {name: _plain(both[end]) for name, both in bounds.items()} for end in ("min", "max")}
+    return _json({"numRecords": rows.num_rows, **values, "nullCount": dict.fromkeys(STATISTICS_COLUMNS, 0)}).decode()
+
+
+def _plain(value: pa.Scalar) -> object:
+    if pa.types.is_timestamp(value.type):
+        return _EPOCH_TIME + dt.timedelta(microseconds=value.value)
+    return value.as_py()
 
 
 def _commit(table: RawTable, sealed: Sealed, parts: list[_Part]) -> Sealed:
