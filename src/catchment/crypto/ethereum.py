@@ -12,6 +12,7 @@ is remembered, because checking against a known key costs about two thirds of re
 from __future__ import annotations
 
 import threading
+from binascii import unhexlify
 from typing import Final
 
 import sha3
@@ -26,7 +27,10 @@ _CONTEXT: Final = GLOBAL_CONTEXT.ctx
 _UNCOMPRESSED: Final = lib.SECP256K1_EC_UNCOMPRESSED
 _MAX_KNOWN_KEYS: Final = 65_536
 
-_known_keys: dict[bytes, bytes] = {}
+_HALF_ORDER: Final = bytes.fromhex("7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0")
+"""The greatest s of a normal signature, as it stands in one."""
+
+_known_keys: dict[bytes, ffi.CData] = {}
 """Address -> libsecp256k1's public key value. Emptied when full: it is only a shortcut."""
 
 
@@ -75,11 +79,9 @@ def parse_address(address: str) -> bytes | None:
 
 
 def _hex_bytes(text: str) -> bytes | None:
-    # bytes.fromhex passes over white space, which is no part of a signature or an address.
-    if not text.isalnum():
-        return None
+    # bytes.fromhex would pass over white space, which is no part of a signature or an address.
     try:
-        return bytes.fromhex(text)
+        return unhexlify(text)
     except ValueError:
         return None
 
@@ -112,16 +114,16 @@ def _made_by(claimed: bytes, digest: bytes, made: bytes) -> bool:
     return _recovers(claimed, digest, made[:64], first) or _recovers(claimed, digest, made[:64], 1 - first)
 
 
-def _verify(key: bytes, digest: bytes, compact: bytes) -> bool:
+def _verify(key: ffi.CData, digest: bytes, compact: bytes) -> bool:
     # A known key satisfies the ECDSA equation exactly when one of the recovery ids gives it: that is what recovery
     # solves. (An x coordinate beyond the group order would need ids 2 and 3; no one can make a second such signature
     # for a key without its private half, and the first is always checked by recovery.)
-    buffers = _buffers
-    if not lib.secp256k1_ecdsa_signature_parse_compact(_CONTEXT, buffers.signature, compact):
+    signature = _buffers.signature
+    if not lib.secp256k1_ecdsa_signature_parse_compact(_CONTEXT, signature, compact):
         return False
-    lib.secp256k1_ecdsa_signature_normalize(_CONTEXT, buffers.signature, buffers.signature)
-    ffi.memmove(buffers.key, key, 64)
-    return bool(lib.secp256k1_ecdsa_verify(_CONTEXT, buffers.signature, digest, buffers.key))
+    if compact[32:] > _HALF_ORDER:
+        lib.secp256k1_ecdsa_signature_normalize(_CONTEXT, signature, signature)
+    return bool(lib.secp256k1_ecdsa_verify(_CONTEXT, signature, digest, key))
 
 
 def _recovers(claimed: bytes, digest: bytes, compact: bytes, recovery_id: int) -> bool:
@@ -135,7 +137,9 @@ def _recovers(claimed: bytes, digest: bytes, compact: bytes, recovery_id: int) -
         return False
     if len(_known_keys) >= _MAX_KNOWN_KEYS:
         _known_keys.clear()
-    _known_keys[claimed] = bytes(ffi.buffer(buffers.key, 64))
+    known = ffi.new("secp256k1_pubkey *")
+    ffi.memmove(known, buffers.key, 64)
+    _known_keys[claimed] = known
     return True
 
 
