@@ -161,6 +161,16 @@ def test_a_gap_is_filled(client: Client, node: NodeProcess, stream: str) -> None
     assert inbox.contents_until({"n": 2}) == numbered(3)
 
 
+@case("goes on where a message is missing for good")
+def test_a_gap_that_nobody_can_fill_ends(version: str, open_client: OpenClient, node: NodeProcess, stream: str) -> None:
+    client = open_client(version, settings={"retryResendAfter": 100, "maxGapRequests": 2})
+    first, _, third, fourth = messages(stream, 4)
+    inbox = client.subscribe(stream)
+    wire.publish(node, first, third, fourth)
+    assert inbox.contents_until({"n": 3}) == [{"n": 0}, {"n": 2}, {"n": 3}]
+    client.close()
+
+
 @case(
     "is told of an unsubscribe that is none",
     lacking("0.9.3 knows no error answer.", "0.9.3") | lacking("5.x takes this answer as done.", "5.2.1", "5.4.1"),
