@@ -109,6 +109,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             reloadable=True,
         ),
     ] = ""
+    mosaic_bootstraps: Annotated[
+        str,
+        Setting("File of bootstraps that Mosaic clients may look up, one signed item a line, as JSON."),
+    ] = ""
     mosaic_requests_per_second: Annotated[
         float,
         Setting("Requests one Mosaic connection may make a second; 0: no limit.", minimum=0, reloadable=True),

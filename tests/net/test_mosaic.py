@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import ssl
 import stat
 from collections.abc import Callable
@@ -22,14 +23,14 @@ from cryptography.x509.oid import NameOID
 from catchment import keyfiles
 from catchment.core.bans import Bans
 from catchment.core.watches import Watch
-from catchment.crypto import mosaic
+from catchment.crypto import ed25519, mosaic
 from catchment.errors import MissingExtra, UserError
 from catchment.model import Kind
 from catchment.net import mosaic_ports
-from catchment.net.identity import load_identity
+from catchment.net.identity import load_bootstraps, load_identity
 from catchment.net.mosaic_ports import MosaicPorts
 from catchment.net.server import Node
-from catchment.wire.mosaic import frames, tags
+from catchment.wire.mosaic import bootstrap, frames, keys, tags
 from catchment.wire.mosaic.frames import LAYOUT_A, LAYOUTS, Layout, Message, MessageType
 from catchment.wire.mosaic.results import Result
 
@@ -233,6 +234,28 @@ def test_banned_addresses_are_turned_away(tmp_path: Path, client: Speaking) -> N
             await peer.end()
 
     run(scenario)
+
+
+def test_a_server_tells_of_itself_and_of_whom_it_was_told(tmp_path: Path, client: Speaking) -> None:
+    item = bootstrap.make_item(ed25519.Signer(BOB.secret), bootstrap.Salt.USER, 1, "U")
+    line = {"public_key": keys.encode(keys.Printable.USER_KEY, BOB.public), "salt": "mub25", "seq": 1, "value": "U"}
+    given = tmp_path / "bootstraps.jsonl"
+    given.write_text(json.dumps({**line, "signature": item.signature.hex()}) + "\n")
+
+    async def scenario() -> None:
+        async with running_node(tmp_path / "data", mosaic_bootstraps=str(given)) as node, client(node) as peer:
+            peer.say(MessageType.DHT_LOOKUP, subject=node.mosaic.signer.public, server=1)
+            answer = await peer.next()
+            assert (answer.type, answer.result) == (MessageType.DHT_RESPONSE, Result.SUCCESS)
+            assert set(bootstrap.read_server(answer.body.decode())) == set(node.mosaic_ports.addresses.values())
+            peer.say(MessageType.DHT_LOOKUP, subject=BOB.public)
+            assert (await peer.next()).body == b"U"
+            peer.say(MessageType.DHT_LOOKUP, subject=CAROL.public)
+            assert (await peer.next()).result is Result.NOT_FOUND
+
+    run(scenario)
+    with pytest.raises(UserError, match="cannot be read"):
+        load_bootstraps(str(tmp_path / "missing"))
 
 
 # The WebSocket's own.

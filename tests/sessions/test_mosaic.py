@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,14 +13,15 @@ from hypothesis import strategies as st
 
 from catchment.core import mosaic_search
 from catchment.core.bans import Bans
+from catchment.core.bootstraps import KnownBootstraps
 from catchment.crypto import ed25519, mosaic
 from catchment.errors import OurFault, PeerFault, StoreFull, UserError
 from catchment.model import Kind
 from catchment.sessions import mosaic as sessions
 from catchment.sessions import mosaic_queries
 from catchment.sessions.mosaic import MosaicSession, open_websocket
+from catchment.wire.mosaic import bootstrap, frames, keys, record, tags, timestamp
 from catchment.wire.mosaic import filter as filters
-from catchment.wire.mosaic import frames, keys, record, tags, timestamp
 from catchment.wire.mosaic.filter import Filter
 from catchment.wire.mosaic.frames import LAYOUT_A, LAYOUT_B, LAYOUTS, Layout, Message, MessageType
 from catchment.wire.mosaic.results import Result
@@ -543,13 +545,49 @@ def test_who_leaves_leaves_nothing_behind(room: Room) -> None:
 # What is no request.
 
 
-def test_blobs_and_lookups_are_answered_though_there_are_none(peer: Peer) -> None:
+def test_blobs_are_answered_though_there_are_none(peer: Peer) -> None:
     [answer] = peer.say(MessageType.BLOB_GET, subject=b"h" * 32)
     assert (answer.type, answer.result, answer.subject) == (MessageType.BLOB_RESULT, Result.NOT_FOUND, b"h" * 32)
     [answer] = peer.say(MessageType.BLOB_SUBMISSION, subject=b"h" * 32, body=b"blob")
     assert (answer.type, answer.result) == (MessageType.BLOB_SUBMISSION_RESULT, Result.PERSISTENT_ERROR)
-    [answer] = peer.say(MessageType.DHT_LOOKUP, subject=ALICE.public)
-    assert (answer.type, answer.result) == (MessageType.DHT_RESPONSE, Result.NOT_FOUND)
+
+
+def test_bootstraps_are_looked_up(room: Room, peer: Peer) -> None:
+    known = room.house.bootstraps
+    assert isinstance(known, KnownBootstraps)
+    signer = ed25519.Signer(ALICE.secret)
+    for sequence, text in ((2, "S\nmosaic://new.example"), (1, "S\nmosaic://old.example")):
+        known.add(bootstrap.make_item(signer, bootstrap.Salt.SERVER, sequence, text))
+    [answer] = peer.say(MessageType.DHT_LOOKUP, subject=ALICE.public, server=1)
+    assert (answer.type, answer.result) == (MessageType.DHT_RESPONSE, Result.SUCCESS)
+    assert answer.body == b"S\nmosaic://new.example"
+    [answer] = peer.say(MessageType.DHT_LOOKUP, subject=ALICE.public, server=0)
+    assert (answer.type, answer.result, answer.body) == (MessageType.DHT_RESPONSE, Result.NOT_FOUND, b"")
+
+
+def test_a_file_of_bootstraps() -> None:
+    item = bootstrap.make_item(ed25519.Signer(ALICE.secret), bootstrap.Salt.USER, 5, "U")
+    line: dict[str, Any] = {
+        "public_key": keys.encode(keys.Printable.USER_KEY, ALICE.public),
+        "salt": "mub25",
+        "seq": 5,
+        "value": "U",
+        "signature": item.signature.hex(),
+    }
+    known = KnownBootstraps()
+    known.read(json.dumps(line) + "\n\n", source="file")
+    assert known.lookup(ALICE.public, bootstrap.Salt.USER) == "U"
+    for change in (
+        {"seq": 6},
+        {"salt": "other"},
+        {"signature": "xyz"},
+        {"public_key": "nobody"},
+        {"value": "U\n"},
+        {"more": 1},
+        {"seq": "5"},
+    ):
+        with pytest.raises(UserError, match="file, line 2, is no bootstrap"):
+            KnownBootstraps().read("\n" + json.dumps(line | change), source="file")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MessageType if not kind.from_client])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from catchment.core.bans import Bans
+from catchment.core.bootstraps import Bootstraps, KnownBootstraps
 from catchment.core.broker import Publish, Status
 from catchment.core.limits import Bucket
 from catchment.core.watches import Watches
@@ -25,6 +26,7 @@ class Mosaic:
         signer: the server's identity.
         watches: live subscriptions of all connections.
         bans: who is turned away.
+        bootstraps: where lookups are answered from.
         requests_per_second: what one connection may ask for; 0 for any number.
         idle_seconds: how long a client without an open query may be silent; 0 for ever.
     """
@@ -35,12 +37,14 @@ class Mosaic:
         *,
         signer: mosaic.Signer,
         bans: Bans | None = None,
+        bootstraps: Bootstraps | None = None,
         requests_per_second: float = 0,
         idle_seconds: float = 0,
     ) -> None:
         self.signer = signer
         self.watches = Watches()
         self.bans = bans or Bans()
+        self.bootstraps: Bootstraps = KnownBootstraps() if bootstraps is None else bootstraps
         self.requests_per_second = requests_per_second
         self.idle_seconds = idle_seconds
         self.postings = store.postings

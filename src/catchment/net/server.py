@@ -36,7 +36,7 @@ from catchment.core.subscriptions import Subscriptions
 from catchment.errors import OurFault, PeerFault, UserError
 from catchment.model import Protocol
 from catchment.net.http import HANDSHAKE_SECONDS, FrontDoor, HttpApp
-from catchment.net.identity import load_identity
+from catchment.net.identity import announce, load_bootstraps, load_identity
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.mosaic_ports import MosaicPorts
 from catchment.net.popstellar import open_hub
@@ -114,10 +114,12 @@ class Node:
         self.store = LmdbStore.open(
             self.folder / "store", max_bytes=settings.store_bytes or None, extracts={Protocol.MOSAIC: posting_of}
         )
+        self.bootstraps = load_bootstraps(settings.mosaic_bootstraps)
         self.mosaic = Mosaic(
             self.store,
             signer=load_identity(self.folder / keyfiles.MOSAIC),
             bans=Bans(settings.mosaic_bans),
+            bootstraps=self.bootstraps,
             requests_per_second=settings.mosaic_requests_per_second,
             idle_seconds=settings.mosaic_idle_seconds,
         )
@@ -202,6 +204,7 @@ class Node:
         self._servers.append(server)
         self.port: int = server.sockets[0].getsockname()[1]
         await self.mosaic_ports.open(settings.host, settings.mosaic_port, quic=settings.mosaic_quic)
+        announce(self.bootstraps, self.mosaic.signer, list(self.mosaic_ports.addresses.values()), now_us())
         self.hub.address = settings.popstellar_address or f"{self.addresses['ws']}/client"
         self.hub.server_address = f"{self.hub.address.removesuffix('/client')}/server"
 

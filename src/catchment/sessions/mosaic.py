@@ -26,6 +26,7 @@ from catchment.sessions.base import Close, Command, Resend, Send, Serve
 from catchment.sessions.mosaic_queries import Query
 from catchment.wire.mosaic import filter as filters
 from catchment.wire.mosaic import frames, keys, record
+from catchment.wire.mosaic.bootstrap import Salt
 from catchment.wire.mosaic.frames import LAYOUT_A, Layout, Message, MessageType
 from catchment.wire.mosaic.record import Duplicates
 from catchment.wire.mosaic.results import Result, fault, invalid
@@ -323,8 +324,12 @@ class MosaicSession:
         raise fault(Result.PERSISTENT_ERROR, "This node keeps no blobs.")
 
     def _dht_lookup(self, message: Message, now: int) -> Sequence[Command]:
-        """No bootstraps are known yet."""
-        return (self._answer(Message(MessageType.DHT_RESPONSE, result=Result.NOT_FOUND)),)
+        """Answer with the text of a bootstrap (facts/mosaic.md, section 6)."""
+        salt = Salt.SERVER if message.server else Salt.USER
+        text = self._house.bootstraps.lookup(message.subject, salt)
+        if text is None:
+            return (self._answer(Message(MessageType.DHT_RESPONSE, result=Result.NOT_FOUND)),)
+        return (self._answer(Message(MessageType.DHT_RESPONSE, body=text.encode())),)
 
     def _unrecognized(self, message: Message, now: int) -> Sequence[Command]:
         """The client did not understand us; there is nothing to say to that."""

@@ -54,6 +54,10 @@ SHARED: dict[str, Callable[[Any], Iterator[tuple[str, Any]]]] = {
     "shared_leaps": lambda vectors: iter([("leaps", vectors["timestamps"]["ntp_leap_table"])]),
     "shared_hello_auth": _hello_auths,
     "shared_tagset": lambda vectors: iter([("tagset", vectors["tagset"])]),
+    "shared_bootstrap": lambda vectors: (
+        (case["text"][:20], case["text"]) for case in vectors["bootstraps"]["strings"]
+    ),
+    "shared_item": lambda vectors: ((case["salt"], case) for case in vectors["bootstraps"]["bep44_derived"]),
     "shared_encrypted": lambda vectors: iter([("secret", vectors["encrypted_secret_key_derived"])]),
 }
 
