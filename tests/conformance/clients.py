@@ -33,14 +33,14 @@ def missing_tools() -> list[str]:
     return [tool for tool in ("node", "npm") if shutil.which(tool) is None]
 
 
-def install() -> None:
+def install(folder: Path = FOLDER) -> None:
     """Install the locked packages, once for each lock. No script of a package is run."""
-    lock = hashlib.sha256((FOLDER / "package-lock.json").read_bytes()).hexdigest()
-    stamp = FOLDER / "node_modules" / ".installed"
+    lock = hashlib.sha256((folder / "package-lock.json").read_bytes()).hexdigest()
+    stamp = folder / "node_modules" / ".installed"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == lock:
         return
     command = ["npm", "ci", "--prefer-offline", "--ignore-scripts"]
-    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
     if done.returncode:
         raise InstallFailed(done.stderr[-2000:])
     stamp.write_text(lock, encoding="utf-8")
@@ -53,7 +53,7 @@ class DriverError(AssertionError):
 class Driver:
     """One client version in a process of its own. Its clients share the process; their names tell them apart."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, folder: Path = FOLDER) -> None:
         self.version = version
         self._log: collections.deque[str] = collections.deque(maxlen=200)
         self._events: list[Event] = []
@@ -62,7 +62,7 @@ class Driver:
         self._numbers = itertools.count(1)
         self._process = subprocess.Popen(
             ["node", "driver.js", version],
-            cwd=FOLDER,
+            cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -34,6 +34,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(overlay, "STATUS_DELAY", 0.01)
     monkeypatch.setattr(overlay, "FIRST_RETRY", 0.05)
+    monkeypatch.setattr(overlay, "DIAL_DELAY", 0.02)
 
 
 class Network:

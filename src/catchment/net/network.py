@@ -58,6 +58,9 @@ ANSWER_SECONDS: Final = 20.0
 LINGER_SECONDS: Final = 600.0
 """How long a node takes part in a stream after the last local publish, when nobody here subscribes to it."""
 
+SPARE_SECONDS: Final = 5.0
+"""How long after our own dial the other's may still come in."""
+
 ASKED_PAGE: Final = 256
 _PASSED_ON: Final = frozenset({model.Kind.MESSAGE, model.Kind.KEYEXCHANGE})
 
@@ -95,6 +98,7 @@ class NetworkService:
         self._loop = asyncio.get_running_loop()
         self._dialler = Dialler(self, node_id=node.id, kind=self._kind, address=node.address, outbox_limit=outbox_limit)
         self._links: dict[str, PeerLink] = {}
+        self._spares: dict[str, PeerLink] = {}
         self._trackers: dict[str, PeerLink] = {}
         self._published: dict[model.Topic, float] = {}
         self._asked: dict[str, Asked] = {}
@@ -121,7 +125,7 @@ class NetworkService:
         for task in self._tasks:
             task.cancel()
         self._do(self.node.stop())
-        for link in list(self._trackers.values()):
+        for link in [*self._spares.values(), *self._trackers.values()]:
             link.close(overlay.NORMAL_CLOSURE, overlay.GRACEFUL_SHUTDOWN)
 
     @property
@@ -148,7 +152,7 @@ class NetworkService:
         if wrong or address is None:
             metrics.REQUESTS_INVALID.labels(PROTOCOL, "headers").inc()
             return Rejected(PROTOCOL_ERROR, wrong)
-        if headers[ID_HEADER] in self._links:
+        if headers[ID_HEADER] in self._links and not self._just_dialled(headers[ID_HEADER], address):
             metrics.REQUESTS_INVALID.labels(PROTOCOL, "duplicate").inc()
             return Rejected(PROTOCOL_ERROR, DUPLICATE_CONNECTION)
         return PeerLink(
@@ -174,15 +178,28 @@ class NetworkService:
             self._opened_peer(link)
 
     def _opened_peer(self, link: PeerLink) -> None:
-        before = self._links.get(link.peer_id)
-        if before is None:
+        """A node is connected.
+
+        Two nodes that are told of each other dial each other at once. Shipped nodes then close one of the two
+        connections, which one depends on who was first, and believe a closed one open for a while: so we close
+        neither. The second is a spare: what comes over it counts, and it takes the first one's place.
+        """
+        if link.peer_id not in self._links:
             self._links[link.peer_id] = link
             self._do(self.node.peer_connected(link.peer_id, link.address, self._loop.time()))
-        elif overlay.keeps_new(self.node.address, link.address, dialled=link.dialled):
-            self._links[link.peer_id] = link
-            before.close(PROTOCOL_ERROR, DUPLICATE_CONNECTION)
+        elif link.peer_id not in self._spares and self._links[link.peer_id].dialled != link.dialled:
+            self._spares[link.peer_id] = link
         else:
             link.close(PROTOCOL_ERROR, DUPLICATE_CONNECTION)
+
+    def _just_dialled(self, peer_id: str, address: str) -> bool:
+        """Whether a second connection comes from a node we have dialled ourselves this moment.
+
+        Later ones are refused: whoever claims a name that is here already may be lying.
+        """
+        first = self._links[peer_id]
+        fresh = self._loop.time() - first.since < SPARE_SECONDS
+        return first.dialled and first.address == address and fresh and peer_id not in self._spares
 
     def received(self, link: PeerLink, data: bytes) -> None:
         """A frame has come."""
@@ -243,9 +260,15 @@ class NetworkService:
             if self._trackers.get(link.address) is link:
                 del self._trackers[link.address]
                 self.node.tracker_lost(link.address, now)
+        elif self._spares.get(link.peer_id) is link:
+            del self._spares[link.peer_id]
         elif self._links.get(link.peer_id) is link:
-            del self._links[link.peer_id]
-            self.node.peer_lost(link.peer_id, now)
+            spare = self._spares.pop(link.peer_id, None)
+            if spare is not None:
+                self._links[link.peer_id] = spare
+            else:
+                del self._links[link.peer_id]
+                self.node.peer_lost(link.peer_id, now)
         if not self._stopped:
             self._schedule()
 
@@ -324,8 +347,10 @@ class NetworkService:
         if link is None:
             return
         match command:
-            case overlay.ClosePeer(_, code, reason):
-                link.close(code, reason)
+            case overlay.ClosePeer(peer, code, reason):
+                for open_link in (self._spares.get(peer), link):
+                    if open_link is not None:
+                        open_link.close(code, reason)
             case overlay.SubscribePeer(_, topic):
                 link.send_all([link.session.subscribe(topic, str(uuid.uuid4()), wanted=True)])
             case overlay.UnsubscribePeer(_, topic):
@@ -358,7 +383,7 @@ class NetworkService:
             self._schedule()
 
     def _ping_all(self) -> None:
-        for link in [*self._links.values(), *self._trackers.values()]:
+        for link in [*self._links.values(), *self._spares.values(), *self._trackers.values()]:
             link.ping(self._loop.time())
 
     async def _every(self, seconds: float, call: Callable[[], None]) -> None:

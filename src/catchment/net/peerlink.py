@@ -120,6 +120,8 @@ class PeerLink(WSListener):
         self.dialled = dialled
         self.sender = ""
         self.is_open = False
+        self.since = 0.0
+        """When it was opened, in the loop's time."""
         self._owner = owner
         self._outbox_limit = outbox_limit
         self._fragments: bytearray | None = None
@@ -136,6 +138,7 @@ class PeerLink(WSListener):
         self.sender = str(peer[0]) if peer else "?"
         self.outbox = Outbox(transport.underlying_transport, limit=self._outbox_limit, on_overflow=self._cut)
         self.is_open = True
+        self.since = asyncio.get_running_loop().time()
         metrics.CONNECTIONS.labels(PROTOCOL).inc()
         self._owner.opened(self)
 

@@ -11,7 +11,7 @@ subscribes gets them: so what was accepted while a link was being replaced is no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -21,6 +21,12 @@ from catchment.wire.streamr import tracker as wire
 
 STATUS_DELAY: Final = 1.0
 """A status is sent so long after something changed; what changes meanwhile goes with it."""
+
+DIAL_DELAY: Final = 0.3
+"""A new neighbour is dialled so long after the instruction, twice as long by the one with the greater address.
+
+Both are told of each other at once. Shipped nodes dial at once, and when two connections cross they close one and take
+it for the other: so we let them, and dial only who has not come by then."""
 
 UNSHARED_SECONDS: Final = 10.0
 """A neighbour without a common stream is disconnected after this long."""
@@ -119,16 +125,6 @@ class _Peer(msgspec.Struct):
     address: str
     streams: dict[model.Topic, None] = {}
     rtt: float | None = None
-
-
-def keeps_new(own_address: str, address: str, *, dialled: bool) -> bool:
-    """Whether a second connection with the same node replaces the first.
-
-    Never one that came in: whoever claims an id that is here already may be lying, and a dead first one shows itself
-    by its missing pong. One we dialled replaces one that came in if our address is the greater, so that of two nodes
-    that dial each other at once both keep the same (facts/streamr.md, section 8: the tie-break by address).
-    """
-    return dialled and own_address > address
 
 
 class OverlayNode:
@@ -286,7 +282,7 @@ class OverlayNode:
         for address in wanted:
             peer = self._by_address.get(address)
             if peer is None:
-                commands += self._dial(address)
+                self._dial_soon(address, now)
             elif peer not in stream.neighbours:
                 commands += self._subscribe(peer, topic, stream)
         for peer in list(stream.neighbours):
@@ -318,7 +314,7 @@ class OverlayNode:
     def dial_failed(self, address: str, now: float) -> None:
         """A node could not be reached; it is dialled again while it is wanted."""
         self._dialling.pop(address, None)
-        if any(address in stream.wanted for stream in self._streams.values()):
+        if self._is_wanted(address):
             self._retry("peer", address, now)
             for stream in self._streams.values():
                 if address in stream.wanted:
@@ -336,7 +332,7 @@ class OverlayNode:
             stream = self._streams[topic]
             stream.neighbours.pop(peer, None)
             self._report(stream.tracker, now)
-        if any(gone.address in stream.wanted for stream in self._streams.values()):
+        if self._is_wanted(gone.address):
             self._retry("peer", gone.address, now)
 
     def subscribe_requested(self, peer: str, topic: model.Topic, now: float) -> list[Command]:
@@ -379,19 +375,22 @@ class OverlayNode:
             elif kind == "tracker":
                 commands.append(DialTracker(name))
             elif kind == "peer":
-                if name not in self._by_address and any(name in stream.wanted for stream in self._streams.values()):
-                    commands += self._dial(name)
+                if name not in self._by_address and self._is_wanted(name):
+                    self._dialling[name] = None
+                    commands.append(DialPeer(name))
             elif not self._peers[name].streams:
                 commands.append(ClosePeer(name, NORMAL_CLOSURE, NO_SHARED_STREAMS))
         return commands
 
     # Inside.
 
-    def _dial(self, address: str) -> Iterable[Command]:
-        if address in self._dialling or ("peer", address) in self._timers:
-            return ()
-        self._dialling[address] = None
-        return (DialPeer(address),)
+    def _is_wanted(self, address: str) -> bool:
+        return any(address in stream.wanted for stream in self._streams.values())
+
+    def _dial_soon(self, address: str, now: float) -> None:
+        if address not in self._dialling:
+            delay = DIAL_DELAY if self.address < address else 2 * DIAL_DELAY
+            self._timers.setdefault(("peer", address), now + delay)
 
     def _subscribe(self, peer: str, topic: model.Topic, stream: _Stream) -> list[Command]:
         self._share(self._peers[peer], peer, topic, stream)
