@@ -195,7 +195,18 @@ async def _all_released(room: asyncio.Semaphore) -> None:
 def start_node(data: Path) -> tuple[subprocess.Popen[bytes], str]:
     """`catchment serve` on a free port; returns when it listens."""
     ready = data / "ready.json"
-    command = [sys.executable, "-m", "catchment.cli.main", "serve", "--port", "0", "--data", str(data)]
+    command = [
+        sys.executable,
+        "-m",
+        "catchment.cli.main",
+        "serve",
+        "--port",
+        "0",
+        "--mosaic-port",
+        "0",
+        "--data",
+        str(data),
+    ]
     command += ["--ready-file", str(ready), "--log-level", "warning"]
     log = data / "node.log"
     with log.open("wb") as file:

@@ -31,6 +31,7 @@ MODULES: Final[Mapping[str, str]] = {
     "users": "catchment.cli.users",
     "lake": "catchment.cli.lake",
     "simulate": "catchment.cli.simulate",
+    "tracker": "catchment.cli.tracker",
     "doctor": "catchment.cli.doctor",
 }
 """Where each command lives. Only the one that was asked for is imported: Arrow alone takes longer than a publish."""
