@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from picows import WSError, ws_connect
 
+from catchment.errors import UserError
 from catchment.net.ingest import now_us
 from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection
 from catchment.popstellar.hub import Hub
 from catchment.sessions.base import Session
 from catchment.sessions.popstellar_peer import MAX_FRAME, PopstellarPeerSession
+from catchment.wire.popstellar.fields import ADDRESS_PATTERN
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +40,13 @@ class Peers:
             hub: the server.
             addresses: of the other servers.
             connect: makes a connection of ours out of a conversation.
+
+        Raises:
+            UserError: one of them is no address of a WebSocket.
         """
+        for address in addresses:
+            if re.match(ADDRESS_PATTERN, address) is None:
+                raise UserError(f"popstellar_peers: {address!r} is no address like wss://host:port/server.")
         self._hub = hub
         self._addresses = addresses
         self._connect = connect
@@ -77,6 +86,10 @@ class Peers:
             )
         except (OSError, WSError, TimeoutError) as error:
             log.info("the PoPStellar server %s cannot be reached: %s", address, error)
+            return False
+        except Exception:
+            # Whatever it was, the next attempt must come, and the other servers must not suffer.
+            log.exception("dialling the PoPStellar server %s failed", address)
             return False
         await transport.wait_disconnected()
         log.info("the connection with the PoPStellar server %s has ended", address)

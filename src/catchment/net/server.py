@@ -143,6 +143,8 @@ class Node:
         self.hub = await asyncio.to_thread(open_hub, self.folder, self.store)
         self.hub.submit = self.ingest.submit
         self.hub.trusted = frozenset(config.items(settings.popstellar_servers))
+        others = config.items(settings.popstellar_peers)
+        peers = Peers(self.hub, others, partial(self._connection, dialled=True))
         self.house = House(self.access, self.mosaic, self.hub, make_pairs(self.broker.at))
         self.http = HttpApp(make_app(self))
         metrics.SEALED_OFFSET.set(self._sealed)
@@ -159,8 +161,7 @@ class Node:
         self.network.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._ping_all()))
-        others = config.items(settings.popstellar_peers)
-        self._tasks.append(loop.create_task(Peers(self.hub, others, partial(self._connection, dialled=True)).run()))
+        self._tasks.append(loop.create_task(peers.run()))
         self._tasks.append(loop.create_task(self._seal_regularly()))
         self._tasks.append(loop.create_task(self.registrar.save_regularly()))
 

@@ -119,6 +119,7 @@ class PopstellarPeerSession(PopstellarSession):
 
     def look(self, now: int) -> None:
         """Ask again for what could not be taken."""
+        self._now = now
         self._want(self._federation.due(now), now)
 
     # Frames.
