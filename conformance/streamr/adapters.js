@@ -6,6 +6,14 @@ const once = (emitter, event) => new Promise((resolve) => {
     emitter.once(event, resolve)
 })
 
+/** A stream's own members; 0.12.2 has no `toObject`, and its streams hold their client. */
+function plain(value) {
+    if (value?.toObject) return value.toObject()
+    if (!value?._client) return value
+    const { _client: client, ...members } = value
+    return members
+}
+
 /** What all eras share: subscriptions by name, and what is reported of a message. */
 class Adapter {
     constructor(published, options, report) {
@@ -33,30 +41,6 @@ class Adapter {
         return this.client.session.getSessionToken()
     }
 
-    /** A stream's life over REST: made by name, found again, changed, shared where the client can, deleted. */
-    async arrange({ name, change, operation, user }) {
-        const made = await this.client.getOrCreateStream({ name })
-        const found = await this.client.getOrCreateStream({ name })
-        if (change) {
-            made.description = change
-            await made.update()
-        }
-        const { description } = await this.client.getStream(made.id)
-        if (operation) await made.grantPermission(operation, user)
-        const permissions = await made.getPermissions()
-        await made.delete()
-        const left = await this.client.getStreamByName(name).catch(() => undefined)
-        return { id: made.id, foundId: found.id, description, permissions, left: left?.id ?? null }
-    }
-
-    async publishHttp({ stream, content }) {
-        await this.client.publishHttp(stream, content)
-    }
-
-    lastHttp({ stream, count }) {
-        return this.client.getStreamLast({ streamId: stream, count })
-    }
-
     async close() {
         if (this.client.isConnected()) await this.client.disconnect()
     }
@@ -66,7 +50,6 @@ class Adapter {
         const target = Object.assign(on ? this.kept.get(on) : this.client, values)
         const result = await target[method](...args)
         if (keep) this.kept.set(keep, result)
-        const plain = (value) => (value?.toObject ? value.toObject() : value)
         return Array.isArray(result) ? result.map(plain) : plain(result)
     }
 

@@ -26,6 +26,10 @@ class Results:
         elif outcome != "passed":
             self._outcomes[key] = outcome
 
+    def outcomes(self, title: str) -> dict[str, str]:
+        """What came of a case, by client."""
+        return {version: outcome for (noted, version), outcome in self._outcomes.items() if noted == title}
+
     def delivered(self, publisher: str, receiver: str, how: str) -> None:
         """Note that a receiver had what a publisher sent."""
         self._deliveries[publisher, receiver] = how

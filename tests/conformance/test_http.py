@@ -28,29 +28,30 @@ def at_rest(version: str, client_of: Callable[[str], Client], open_client: OpenC
 
 @case("makes a stream over REST, finds it by name, changes, shares and deletes it", NO_REST)
 def test_a_stream_is_made_and_arranged(version: str, at_rest: Client, stream: str) -> None:
-    options: dict[str, object] = {}
-    if version not in CALLBACKS:  # the older ones cannot share
-        options = {"operation": "read" if version in OLD_OPERATIONS else "stream_subscribe", "user": ALICE.address}
-    # 0.12.2 writes its client, listeners and all, into a change, which is no JSON then.
-    change = None if version == "0.12.2" else "changed"
-    done = at_rest.ask("arrange", name=stream, change=change, **options)
-    assert done["id"] == done["foundId"]
-    assert change is None or done["description"] == change
-    held = {(each.get("user"), each["operation"]) for each in done["permissions"]}
-    assert not options or (options["user"], options["operation"]) in held
-    assert done["left"] is None
+    made = at_rest.ask("call", method="getOrCreateStream", args=[{"name": stream}], keep="made")
+    assert at_rest.ask("call", method="getOrCreateStream", args=[{"name": stream}])["id"] == made["id"]
+    if version != "0.12.2":  # which writes its client, listeners and all, into a change; that is no JSON then
+        at_rest.ask("call", on="made", method="update", values={"description": "changed"})
+        assert at_rest.ask("call", method="getStream", args=[made["id"]])["description"] == "changed"
+    if version not in CALLBACKS:  # which cannot share
+        operation = "read" if version in OLD_OPERATIONS else "stream_subscribe"
+        at_rest.ask("call", on="made", method="grantPermission", args=[operation, ALICE.address])
+        held = at_rest.ask("call", on="made", method="getPermissions")
+        assert (ALICE.address, operation) in {(each.get("user"), each["operation"]) for each in held}
+    at_rest.ask("call", on="made", method="delete")
+    assert at_rest.ask("call", method="listStreams", args=[{"name": stream, "public": False}]) == []
 
 
 @case("publishes over HTTP", NO_PUBLISH | lacking("0.12.2 publishes over WebSocket only.", "0.12.2"))
 def test_a_publish_over_http_is_delivered(version: str, client: Client, node: NodeProcess, stream: str) -> None:
-    kept = wire.heard(node, stream, 1, lambda: client.ask("publishHttp", stream=stream, content={"n": 0}))
+    kept = wire.heard(node, stream, 1, lambda: client.ask("call", method="publishHttp", args=[stream, {"n": 0}]))
     assert [made.content for made in kept] == ['{"n":0}']
 
 
 @case("reads the last messages over HTTP", lacking("Clients before 5.0 read over WebSocket only.", *VERSIONS[:-2]))
 def test_the_last_messages_over_http(client: Client, node: NodeProcess, stream: str) -> None:
     wire.publish(node, *messages(stream, 5))
-    found = client.ask("lastHttp", stream=stream, count=2)
+    found = client.ask("call", method="getStreamLast", args=[{"streamId": stream, "count": 2}])
     assert [each["content"] for each in found] == numbered(2, 3)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from . import test_access, test_clients, test_crossed, test_encryption, test_http, test_partitions  # noqa: F401  they declare the cases
 from .cases import CASES, VERSIONS
-from .table import BEGIN, END, OURS, PAGE
+from .table import BEGIN, END, OURS, PAGE, Results
 
 
 def rows(first: str) -> dict[str, list[str]]:
@@ -40,3 +42,30 @@ def test_every_publisher_reaches_every_receiver() -> None:
     publishers = [version for version in [*VERSIONS, OURS] if version != "0.9.3"]
     for publisher in publishers:
         assert set(table[publisher]) <= {"verified", "delivered"}, publisher
+
+
+def test_half_a_run_is_not_written() -> None:
+    before = PAGE.read_bytes()
+    results = Results()
+    results.note(next(iter(CASES)), VERSIONS[0], "call", "passed")
+    with pytest.raises(AssertionError, match="not run"):
+        results.write()
+    assert PAGE.read_bytes() == before
+
+
+def test_a_case_is_ok_only_when_nothing_about_it_failed() -> None:
+    results = Results()
+    for version, phases in {
+        "good": [("setup", "passed"), ("call", "passed"), ("teardown", "passed")],
+        "broken": [("setup", "passed"), ("call", "failed"), ("teardown", "passed")],
+        "left in a mess": [("setup", "passed"), ("call", "passed"), ("teardown", "failed")],
+        "not begun": [("setup", "skipped"), ("teardown", "passed")],
+    }.items():
+        for when, outcome in phases:
+            results.note("case", version, when, outcome)
+    assert results.outcomes("case") == {
+        "good": "ok",
+        "broken": "failed",
+        "left in a mess": "failed",
+        "not begun": "skipped",
+    }
