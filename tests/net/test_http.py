@@ -102,6 +102,7 @@ def test_the_ready_file_names_what_listens(tmp_path: Path) -> None:
             ready = msgspec.json.decode((tmp_path / "ready").read_bytes())
             assert ready["http"] == f"http://127.0.0.1:{node.port}"
             assert ready["ws"] == f"ws://127.0.0.1:{node.port}"
-            assert sorted(ready) == ["http", "pid", "ws"]
+            # Mosaic's own ports stand there too; which depends on what is installed.
+            assert {name for name in ready if not name.startswith("mosaic")} == {"http", "pid", "ws"}
 
     asyncio.run(main())
