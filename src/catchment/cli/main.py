@@ -30,6 +30,7 @@ MODULES: Final[Mapping[str, str]] = {
     "bench": "catchment.cli.bench",
     "users": "catchment.cli.users",
     "lake": "catchment.cli.lake",
+    "pop": "catchment.cli.pop",
     "simulate": "catchment.cli.simulate",
     "tracker": "catchment.cli.tracker",
     "doctor": "catchment.cli.doctor",
