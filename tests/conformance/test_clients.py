@@ -21,6 +21,7 @@ from .door import Door
 
 pytestmark = pytest.mark.clients
 
+LONG = 5000
 NO_LOGIN = lacking("Clients before 1.0 have no login.", "0.9.3", "0.12.2")
 NO_REFERENCES = lacking("Control 0 has no references to messages.", *CALLBACKS)
 STAYS_AWAY = lacking("1.0.2 holds on to its closed socket and never connects again.", "1.0.2")
@@ -121,6 +122,22 @@ def test_resends_of_the_oldest_clients(client: Client, node: NodeProcess, stream
     wire.publish(node, *messages(stream, 6, start=start))
     assert client.resend(stream, 6, all=True) == numbered(6)
     assert client.resend(stream, 2, fromTime=start + 4) == numbered(2, 4)
+
+
+@pytest.fixture(scope="module")
+def long_stream(node: NodeProcess) -> str:
+    """A stream with a long history."""
+    stream = "long"
+    assert set(wire.publish(node, *messages(stream, LONG))) == {"stored"}
+    return stream
+
+
+@case(f"has a history of {LONG} messages resent, whole and in order")
+def test_a_long_resend_comes_whole(version: str, open_client: OpenClient, long_stream: str) -> None:
+    # Checking signatures in JavaScript takes a client longer than everything else together.
+    client = open_client(version, settings={"verifySignatures": "never"})
+    assert client.resend(long_stream, LONG, **{"from": 1}) == numbered(LONG)
+    client.close()
 
 
 @case("is told that there is nothing to resend")
