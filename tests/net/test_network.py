@@ -146,6 +146,20 @@ async def test_what_was_published_before_anybody_was_there_still_arrives(tmp_pat
 
 
 @on_loop
+async def test_what_a_node_had_not_passed_on_when_it_ended_arrives_once_it_is_back(tmp_path: Path) -> None:
+    sent = messages("s", 5)
+    # Alone, with nobody to pass anything on to: as after a kill, the messages are on this disk and nowhere else.
+    async with running_node(tmp_path / "A") as a, connected(a, STREAMR + "&publishAck=1") as publisher:
+        for raw in sent:
+            publisher.publish(raw)
+            assert await publisher.next() == [2, 100, "p", "stored"]
+    async with networked(tmp_path) as net, net.node("B") as b, connected(b) as subscriber:
+        await subscriber.subscribe("s")
+        async with net.node("A"):
+            assert [raw_of(await subscriber.next()) for _ in sent] == sent
+
+
+@on_loop
 async def test_history_that_is_not_here_comes_from_the_storage_node(tmp_path: Path) -> None:
     async with networked(tmp_path) as net, net.node("S", roles="storage") as storage:
         sent = messages("s", 600)

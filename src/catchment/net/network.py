@@ -113,9 +113,29 @@ class NetworkService:
         broker.forward = self._forward
         broker.subscriptions.on_change = self._wanted
         self._resender.elsewhere = self._elsewhere
+        self._remember(self._loop.time())
         self._do(self.node.start())
         self._spawn(self._every(PING_SECONDS, self._ping_all))
         self._spawn(self._every(60.0, self._sweep))
+
+    def _remember(self, now: float) -> None:
+        """Offer the end of the log to neighbours again.
+
+        A node that was killed may have acknowledged messages and not passed them on: they are nowhere else.
+        """
+        store = self._ingest.broker.store
+        most = overlay.RECENT_MESSAGES
+        rows = store.read(max(store.first_hot_offset, store.next_offset - most), most)
+        if not rows:
+            return
+        since = rows[-1].entry.received_at - int(overlay.RECENT_SECONDS * 1_000_000)
+        for row in rows:
+            entry = row.entry
+            if entry.received_at >= since and entry.protocol is model.Protocol.STREAMR and entry.kind in _PASSED_ON:
+                topic = model.Topic(entry.topic, entry.partition)
+                self._published[topic] = now
+                self.node.join(topic, now)
+                self.node.accepted(topic, entry.raw, "", now)
 
     def stop(self) -> None:
         """Say goodbye to everyone."""
