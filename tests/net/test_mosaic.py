@@ -196,6 +196,24 @@ def test_the_largest_record(tmp_path: Path, client: Speaking) -> None:
     run(scenario)
 
 
+def test_a_node_that_cannot_keep_up_makes_publishers_wait_and_loses_nothing(tmp_path: Path, client: Speaking) -> None:
+    raws = [make(number) for number in range(60)]
+
+    async def scenario() -> None:
+        async with running_node(tmp_path, ingest_bytes=1) as node, client(node) as writer, client(node) as other:
+            for raw in raws:
+                writer.say(MessageType.SUBMISSION, body=raw)
+            writer.say(MessageType.QUERY, query_id=b"q1", body=by(CAROL))
+            assert await other.submit(make(1, signer=BOB)) is Result.ACCEPTED
+            answers = [await writer.next() for _ in range(61)]
+            results = [answer for answer in answers if answer.type is MessageType.SUBMISSION_RESULT]
+            assert [answer.subject for answer in results] == [raw[:32] for raw in raws], "in the order they were sent"
+            assert {answer.result for answer in results} == {Result.ACCEPTED}
+            assert (await other.query(by(ALICE)))[0] == raws[::-1]
+
+    run(scenario)
+
+
 def test_a_full_store_is_a_temporary_error(tmp_path: Path, client: Speaking) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path, store_bytes=200_000) as node, client(node) as peer:

@@ -24,7 +24,10 @@ from catchment.wire.registry import is_key_exchange, read_again
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-KINDS: Final = tuple(lake.kind_name(kind) for kind in (model.Kind.MESSAGE, model.Kind.REFUSED, model.Kind.DUPLICATE))
+SERVED: Final = (lake.kind_name(model.Kind.MESSAGE), lake.kind_name(model.Kind.RECORD))
+"""The kinds that become rows of `messages` when nothing is wrong with them."""
+
+KINDS: Final = (*SERVED, lake.kind_name(model.Kind.REFUSED), lake.kind_name(model.Kind.DUPLICATE))
 """The kinds of rows the tables of today are made from. Key exchanges are none of them: they stay out of `messages`."""
 
 CLAIMS: Final = (
@@ -49,7 +52,6 @@ JUDGED_DDL: Final = (
 
 _PROTOCOLS: Final = {lake.protocol_name(protocol): protocol for protocol in model.Protocol}
 _VERDICTS: Final = {verdict: lake.verdict_name(verdict) for verdict in model.Verdict}
-_MESSAGE: Final = lake.kind_name(model.Kind.MESSAGE)
 _DUPLICATE: Final = lake.kind_name(model.Kind.DUPLICATE)
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -129,7 +131,7 @@ def judge_row(  # noqa: PLR0917 - called for every row, in the order of ASKED
         return _aside(aside, reading.verdict, reading.reason)
     if differing := _difference(kind, entry, entry_id, claims):
         return _aside(aside, model.Verdict.BAD_ID, f"The row and its signed bytes differ in {differing}.")
-    if kind != _MESSAGE or not reading.verdict.accepted:
+    if kind not in SERVED or not reading.verdict.accepted:
         return _aside(aside, reading.verdict, reading.reason)
     return Judged(
         Role.MESSAGE,
@@ -163,8 +165,8 @@ def _difference(kind: str, entry: model.Entry, entry_id: bytes, claims: tuple[ob
         return ", ".join(name for name, own, row in zip(CLAIMS, said, claims, strict=True) if own != row)
     if entry.id and entry.id != entry_id:
         return "id"
-    # What was refused may be of any kind; what was accepted as a message has to be one.
-    if kind == _MESSAGE and entry.verdict.accepted and entry.kind is not model.Kind.MESSAGE:
+    # What was refused may be of any kind; what was accepted as a message or a record has to be one.
+    if kind in SERVED and entry.verdict.accepted and lake.kind_name(entry.kind) != kind:
         return "kind"
     return ""
 
@@ -206,7 +208,7 @@ def chains(raw: DataFrame) -> DataFrame:
     from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415
 
     names = ("protocol", "topic", "partition", "publisher", "chain")
-    touching = raw.where(sf.col("kind").isin(_MESSAGE, _DUPLICATE))
+    touching = raw.where(sf.col("kind").isin(*SERVED, _DUPLICATE))
     # Only where the id is the identity does it belong to the key.
     by_id = sf.when(sf.col("protocol") == lake.protocol_name(model.Protocol.STREAMR), sf.lit(b"")).otherwise(
         sf.col("id")
