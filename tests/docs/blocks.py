@@ -221,7 +221,7 @@ class Reader:
         self._node = self._start(step.command)
         assert self._node.stdout is not None
         first = self._node.stdout.readline().rstrip("\n")
-        assert "ready" in first, first + self._node.stdout.read()
+        assert "Catchment is ready" in first, first + self._node.stdout.read()
         assert not step.shown or matches(step.shown, [first]), first
         ready = msgspec.json.decode((self._state / "ready.json").read_bytes())
         (self._state / "url").write_text(ready["ws"])

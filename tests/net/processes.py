@@ -28,7 +28,7 @@ class NodeProcess:
         # The first line on standard error comes once the ready file is there; an early end closes the pipe.
         assert self.process.stderr is not None
         first = self.process.stderr.readline()
-        assert "ready" in first, first + self.process.stderr.read()
+        assert "Catchment is ready" in first, first + self.process.stderr.read()
         self.addresses = msgspec.json.decode(self._ready.read_bytes())
         self.url: str = self.addresses["ws"]
 
