@@ -70,11 +70,10 @@ def test_a_block_has_the_rows_of_one_epoch_column_by_column(store, make_entry):
     store.append([make_entry(timestamp=at, id=bytes([at]), protocol=Protocol.MOSAIC) for at in range(5)])
     store.drop(3, limit=3)
     for start, limit, stop in ((0, 100, 20), (3, 4, 7), (19, 10, 20), (20, 3, 23), (22, 100, 25)):
-        block, wanted = store.read_block(start, limit), block_of(store.read(start, stop - max(start, 3)))
-        assert block is not None
-        assert wanted is not None
-        assert (block.epoch, block.first, block.end) == (wanted.epoch, max(start, 3), stop)
-        assert [list(column) for column in block[2:]] == [list(column) for column in wanted[2:]]
+        block = store.read_block(start, limit)
+        assert (block.offset[0], block.offset[-1]) == (max(start, 3), stop - 1)
+        wanted = block_of(store.read(start, stop - max(start, 3)))
+        assert [list(column) for column in block] == [list(column) for column in wanted]
     assert store.read_block(25, 10) is None
     assert store.read_block(0, 0) is None
 
@@ -83,8 +82,8 @@ def test_a_long_block_comes_in_parts(store, make_entry):
     store.append([make_entry(timestamp=at) for at in range(2000)])
     start, found = 0, []
     while (block := store.read_block(start, 5000)) is not None:
-        assert block.first == start
-        start = block.end
+        assert block.offset[0] == start
+        start = block.offset[-1] + 1
         found += block.timestamp
     assert found == list(range(2000))
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from catchment import errors, model
 from catchment.model import Kind, Protocol, Verdict
-from catchment.store import records
-from catchment.store.blocks import block_of
+from catchment.store import blocks, records
 
 NUMBER = st.integers(0, 2**63 - 1)
 SIGNED = st.integers(-(2**63), 2**63 - 1)
@@ -83,11 +82,10 @@ def test_a_block_holds_what_its_records_hold_one_by_one(entries, first, epoch):
         order = records.entry_order(entry, (3 * at + 1, 3 * at + 2, 3 * at + 3))
         numbered = records.encode(entry, first + at, epoch, order)
         found.append(records.encode_inline(entry, first + at, epoch) if inline else numbered)
-    block = records.decode_block(found, first, names)
+    block = blocks.decode_block(found, range(first, first + len(found)), names)
     rows = [records.decode(data, first + at, names) for at, data in enumerate(found)]
-    wanted = block_of(rows)
-    assert (block.epoch, block.first, block.rows, block.end) == (epoch, first, len(rows), first + len(rows))
-    assert [list(column) for column in block[2:]] == [list(column) for column in wanted[2:]]
+    assert [list(column) for column in block] == [list(column) for column in blocks.block_of(rows)]
+    assert blocks.decode_rows(found * 80, [row.offset for row in rows] * 80, names) == rows * 80
     assert block.size == sum(row.entry.size for row in rows)
 
 
@@ -97,8 +95,10 @@ def named(entry):
 
 def test_a_block_ends_with_its_epoch(make_entry):
     found = [records.encode_inline(make_entry(timestamp=at), at, 5 if at < 3 else 6) for at in range(5)]
-    assert records.decode_block(found, 0, {}).end == 3
-    assert records.decode_block(found[3:], 3, {}).epoch == 6
+    block = blocks.decode_block(found, range(5), {})
+    assert (block.epoch, block.of_first_epoch().offset) == ((5, 5, 5, 6, 6), (0, 1, 2))
+    later = blocks.decode_block(found[3:], (3, 4), {})
+    assert later.of_first_epoch() is later
 
 
 def test_every_flipped_bit_in_a_block_is_noticed_and_named(make_entry):
@@ -107,7 +107,7 @@ def test_every_flipped_bit_in_a_block_is_noticed_and_named(make_entry):
         damaged = bytearray(found[1])
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(errors.StoreCorrupt, match="offset 1 does not match its checksum"):
-            records.decode_block([found[0], bytes(damaged), found[2]], 0, {})
+            blocks.decode_block([found[0], bytes(damaged), found[2]], range(3), {})
 
 
 def test_what_is_wrong_in_a_block_is_said_of_its_record(make_entry):
@@ -122,7 +122,7 @@ def test_what_is_wrong_in_a_block_is_said_of_its_record(make_entry):
         (seal(bytes(unknown)[4:]), "offset 1 has a kind"),
     ):
         with pytest.raises(errors.OurFault, match=fault):
-            records.decode_block([found[0], second, found[2]], 0, {})
+            blocks.decode_block([found[0], second, found[2]], range(3), {})
 
 
 def test_every_cut_and_every_surplus_is_noticed(make_entry):
@@ -203,7 +203,7 @@ def test_order_keys_sort_as_their_numbers(one, two):
 @given(ENTRY)
 def test_a_record_repeats_its_order_key(entry):
     order = records.entry_order(entry, NAMES)
-    assert records.record_order(encode(entry)) == order
+    assert encode(entry)[records.ORDER_SLICE] == order
     assert order == records.pack_order(model.Topic(entry.topic, entry.partition), entry.order_key, NAMES)
     assert order[records.PUBLISHER_SLICE] == records.pack_number(NAMES[1])
     assert order[records.CHAIN_SLICE] == records.pack_number(NAMES[2])

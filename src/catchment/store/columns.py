@@ -59,8 +59,8 @@ def columns_of(block: Block) -> Columns:
     )
     ids = zip(block.id, block.protocol, map(_json, places), strict=True)
     return {
-        "epoch": [block.epoch] * block.rows,
-        "offset": list(range(block.first, block.end)),
+        "epoch": block.epoch,
+        "offset": block.offset,
         "received_at": block.received_at,
         "kind": [_KINDS[kind] for kind in block.kind],
         "version": block.version,

@@ -33,7 +33,7 @@ import lmdb
 
 from catchment import errors, model
 from catchment.store import base, records
-from catchment.store.blocks import Block, block_of
+from catchment.store.blocks import BLOCK_ROWS, Block, decode_block, decode_rows
 from catchment.store.environment import (
     EPOCH_KEY,
     MAP_SIZES,
@@ -51,6 +51,8 @@ _USER_PREFIX: Final = b"user:"
 
 _ID_IS_IDENTITY: Final = 1 << 63
 """Set in an order value when the entry is identified by its id: such entries may share an order key."""
+_IDENTITY_BIT: Final = b"\x80"
+"""Values from here on have it set."""
 
 _PAGE_ROWS: Final = 512
 _FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -227,24 +229,9 @@ class LmdbStore:
         Raises:
             StoreCorrupt: a record does not match its checksum, or one that was never dropped is missing.
         """
-        rows: list[model.Row] = []
         with self._read() as txn:
-            expected = max(start, self._floor_of(txn))
-            stop = min(expected + limit, self._next_of(txn))
-            if expected >= stop:
-                return rows
-            names = self._names.view(txn)
-            cursor = txn.cursor(db=self._db.rows)
-            cursor.set_range(records.pack_offset(expected))
-            for key, data in cursor:
-                offset = records.unpack_offset(key)
-                if offset != expected:
-                    raise errors.StoreCorrupt(f"the record at offset {expected} is missing")
-                rows.append(records.decode(data, offset, names))
-                expected += 1
-                if expected == stop:
-                    break
-        return rows
+            offsets, found = self._successive(txn, start, limit)
+            return decode_rows(found, offsets, self._names.view(txn))
 
     def read_block(self, start: int, limit: int) -> Block | None:
         """See `Store.read_block`.
@@ -253,17 +240,24 @@ class LmdbStore:
             StoreCorrupt: a record does not match its checksum, or one that was never dropped is missing.
         """
         with self._read() as txn:
-            first = max(start, self._floor_of(txn))
-            count = min(limit, records.BLOCK_ROWS, self._next_of(txn) - first)
-            if count < 1:
-                return None
-            cursor = txn.cursor(db=self._db.rows)
-            cursor.set_range(records.pack_offset(first))
-            found = list(islice(cursor.iternext(keys=False), count))
-            # Keys ascend, so if the last of them is where it should be, all between are.
-            if len(found) == count and cursor.key() == records.pack_offset(first + count - 1):
-                return records.decode_block(found, first, self._names.view(txn))
-        return block_of(self.read(first, count))
+            offsets, found = self._successive(txn, start, min(limit, BLOCK_ROWS))
+            return decode_block(found, offsets, self._names.view(txn)).of_first_epoch() if found else None
+
+    def _successive(self, txn: _Txn, start: int, limit: int) -> tuple[range, list[bytes]]:
+        """Offsets from `start` on that are hot, and their records."""
+        first = max(start, self._floor_of(txn))
+        offsets = range(first, max(first, min(first + limit, self._next_of(txn))))
+        if not offsets:
+            return offsets, []
+        cursor = txn.cursor(db=self._db.rows)
+        cursor.set_range(records.pack_offset(first))
+        found = list(islice(cursor.iternext(keys=False), len(offsets)))
+        # Keys ascend: if the last is the one it should be, so are all before it.
+        if len(found) < len(offsets) or cursor.key() != records.pack_offset(offsets[-1]):
+            for offset in offsets:
+                self._record(txn, offset, first)
+            raise errors.StoreCorrupt(f"the records from offset {first} on do not stand in order")
+        return offsets, found
 
     def walk(
         self, question: model.Range, *, after: model.OrderKey | None = None, limit: int, max_bytes: int | None = None
@@ -364,24 +358,45 @@ class LmdbStore:
         self, txn: _Txn, steps: list[tuple[bytes, bytes]], names: NameView, max_bytes: int | None = None
     ) -> list[base.Place]:
         """The places of `steps`, up to the one whose row brings their raw bytes to `max_bytes`."""
-        floor = self._floor_of(txn)
-        places: list[base.Place] = []
+        offsets = [offset & ~_ID_IS_IDENTITY for offset in records.unpack_offsets([value for _, value in steps])]
+        found = self._records(txn, steps, offsets, max_bytes)
+        keys = [key for key, _ in steps[: len(found)]]
+        hot = [at for at, data in enumerate(found) if data is not None]
+        data = [data for data in found if data is not None]
+        rows = decode_rows(data, [offsets[at] for at in hot], names)
+        for at, record in zip(hot, data, strict=True):
+            if record[records.ORDER_SLICE] != keys[at]:
+                raise errors.StoreCorrupt(
+                    f"the record at offset {offsets[at]} does not belong to the key that leads to it"
+                )
+        places = [base.Place(row.entry.order_key, row.offset, row) for row in rows]
+        if len(hot) == len(found):
+            return places
+        following = iter(places)
+        return [
+            base.Place(_order_key(key, names), offset, None) if data is None else next(following)
+            for key, offset, data in zip(keys, offsets, found, strict=False)
+        ]
+
+    def _records(
+        self, txn: _Txn, steps: list[tuple[bytes, bytes]], offsets: list[int], max_bytes: int | None
+    ) -> list[bytes | None]:
+        """The records of `steps` as far as `max_bytes` allows, None for those that were dropped."""
+        floor, get, rows = self._floor_of(txn), txn.get, self._db.rows
+        found: list[bytes | None] = []
         size, last = 0, b""
-        for key, value in steps:
+        for (key, value), offset in zip(steps, offsets, strict=True):
             if max_bytes is not None and size >= max_bytes and key != last:
                 break
             last = key
-            offset = records.unpack_offset(value) & ~_ID_IS_IDENTITY
-            data = self._record(txn, offset, floor)
-            if data is None:
-                places.append(base.Place(_order_key(key, names), offset, None))
-                continue
-            row = records.decode(data, offset, names)
-            if records.record_order(data) != key:
-                raise errors.StoreCorrupt(f"the record at offset {offset} does not belong to the key that leads to it")
-            places.append(base.Place(row.entry.order_key, offset, row))
-            size += len(row.entry.raw)
-        return places
+            has_id = value >= _IDENTITY_BIT
+            data = get(records.pack_offset(offset) if has_id else value, None, rows)
+            found.append(data)
+            if data is not None:
+                size += records.raw_size(data) if has_id else len(data) - records.BODY_AT
+            elif offset >= floor:
+                raise errors.StoreCorrupt(f"the record at offset {offset} is missing")
+        return found
 
     def _record(self, txn: _Txn, offset: int, floor: int) -> bytes | None:
         data = txn.get(records.pack_offset(offset), db=self._db.rows)

@@ -142,7 +142,8 @@ class MemoryStore:
 
     def read_block(self, start: int, limit: int) -> Block | None:
         """See `Store.read_block`."""
-        return block_of(self.read(start, limit))
+        rows = self.read(start, limit)
+        return block_of(rows).of_first_epoch() if rows else None
 
     def walk(
         self, question: model.Range, *, after: model.OrderKey | None = None, limit: int, max_bytes: int | None = None

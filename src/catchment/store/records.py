@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from operator import add
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from catchment import errors, model
-from catchment.store.blocks import Block
 
 RECORD_FORMAT: Final = 1
 """The header's first byte. A reader refuses a greater number; a smaller one it must go on reading."""
@@ -34,26 +32,20 @@ _HEADER = struct.Struct(f">BBBBBi{_ORDER.size}sqqqqqqI")
 epoch, offset, length of id."""
 _FLAT_HEADER = struct.Struct(">BBBBBiIqqqIIqqqqqqI")
 """The same bytes with the order key taken apart."""
-_BODY_AT: Final = _CRC.size + _HEADER.size
-_KEY_AT: Final = slice(13, 13 + _ORDER.size)
+BODY_AT: Final = _CRC.size + _HEADER.size
+ORDER_SLICE: Final = slice(13, 13 + _ORDER.size)
+"""Where a record holds its order key."""
 _OFFSET = struct.Struct(">Q")
-
-BLOCK_ROWS: Final = 512
-"""The most records `decode_block` takes."""
-
-_FIELDS: Final = 20
-_BLOCK = struct.Struct(">" + "I5BiI3q2I6qI" * BLOCK_ROWS)
-"""Checksum and flat header of that many records: all at once, for half of what it costs one by one."""
 _TOPIC_PREFIX = struct.Struct(">Iq")
 _REF = struct.Struct(">qq")
 
-_HAS_PREV_TIMESTAMP: Final = 1
-_HAS_PREV_SEQUENCE: Final = 2
-_INLINE_NAMES: Final = 4
+HAS_PREV_TIMESTAMP: Final = 1
+HAS_PREV_SEQUENCE: Final = 2
+INLINE_NAMES: Final = 4
 
-_KINDS = {kind.value: kind for kind in model.Kind}
-_PROTOCOLS = {protocol.value: protocol for protocol in model.Protocol}
-_VERDICTS = {verdict.value: verdict for verdict in model.Verdict}
+KINDS = {kind.value: kind for kind in model.Kind}
+PROTOCOLS = {protocol.value: protocol for protocol in model.Protocol}
+VERDICTS = {verdict.value: verdict for verdict in model.Verdict}
 
 SCAN_PER_PLACE: Final = 20
 """How many keys one page of a filtered walk may look at for each place it was asked for, so that a page is short."""
@@ -101,6 +93,11 @@ def decode_name(data: bytes) -> str:
 def unpack_offset(data: bytes) -> int:
     """The number in an 8-byte offset."""
     return int.from_bytes(data, "big")
+
+
+def unpack_offsets(packed: Sequence[bytes]) -> tuple[int, ...]:
+    """The numbers in many 8-byte offsets."""
+    return struct.unpack(f">{len(packed)}Q", b"".join(packed))
 
 
 def pack_order(topic: model.Topic, key: model.OrderKey, names: tuple[int, int, int]) -> bytes:
@@ -176,15 +173,15 @@ def encode(entry: model.Entry, offset: int, epoch: int, order: bytes, *, inline:
     if prev_timestamp is None:
         prev_timestamp = 0
     else:
-        flags = _HAS_PREV_TIMESTAMP
+        flags = HAS_PREV_TIMESTAMP
     if prev_sequence is None:
         prev_sequence = 0
     else:
-        flags |= _HAS_PREV_SEQUENCE
+        flags |= HAS_PREV_SEQUENCE
     if inline is None:
         inline = b""
     else:
-        flags |= _INLINE_NAMES
+        flags |= INLINE_NAMES
     try:
         head = _pack_header(
             RECORD_FORMAT,
@@ -219,9 +216,9 @@ def encode_inline(entry: model.Entry, offset: int, epoch: int) -> bytes:
     return encode(entry, offset, epoch, order, inline=topic + publisher + chain)
 
 
-def record_order(data: bytes) -> bytes:
-    """The order key within a record."""
-    return data[_KEY_AT]
+def raw_size(data: bytes) -> int:
+    """How many of a record's bytes are the entry's `raw`, if it is not damaged and names nothing inline."""
+    return len(data) - BODY_AT - int.from_bytes(data[BODY_AT - 4 : BODY_AT], "big")
 
 
 def decode(data: bytes, offset: int, names: Mapping[int, str]) -> model.Row:
@@ -236,7 +233,7 @@ def decode(data: bytes, offset: int, names: Mapping[int, str]) -> model.Row:
         StoreCorrupt: the record does not match its checksum or stands at the wrong offset.
         OurFault: a newer version of this software wrote it.
     """
-    if len(data) < _BODY_AT or crc32(data[4:]) != int.from_bytes(data[:4], "big"):
+    if len(data) < BODY_AT or crc32(data[4:]) != int.from_bytes(data[:4], "big"):
         raise errors.StoreCorrupt(f"the record at offset {offset} does not match its checksum")
     if data[4] > RECORD_FORMAT:
         raise errors.OurFault(
@@ -266,18 +263,18 @@ def decode(data: bytes, offset: int, names: Mapping[int, str]) -> model.Row:
     ) = _FLAT_HEADER.unpack_from(data, 4)
     if own_offset != offset:
         raise errors.StoreCorrupt(f"the record at offset {offset} belongs to offset {own_offset}")
-    body_at = _BODY_AT
-    if flags & _INLINE_NAMES:
+    body_at = BODY_AT
+    if flags & INLINE_NAMES:
         publisher_at, chain_at = body_at + topic, body_at + topic + publisher
         body_at = chain_at + chain
-        topic_name = decode_name(data[_BODY_AT:publisher_at])
+        topic_name = decode_name(data[BODY_AT:publisher_at])
         publisher_name = decode_name(data[publisher_at:chain_at])
         chain_name = decode_name(data[chain_at:body_at])
     else:
         topic_name, publisher_name, chain_name = names[topic], names[publisher], names[chain]
     raw_at = body_at + id_length
     try:
-        known = _KINDS[kind], _PROTOCOLS[protocol], _VERDICTS[verdict]
+        known = KINDS[kind], PROTOCOLS[protocol], VERDICTS[verdict]
     except KeyError as error:
         raise errors.OurFault(
             f"the record at offset {offset} has a kind, protocol or verdict this version does not know ({error}): "
@@ -293,8 +290,8 @@ def decode(data: bytes, offset: int, names: Mapping[int, str]) -> model.Row:
         chain_name,
         timestamp,
         sequence,
-        prev_timestamp if flags & _HAS_PREV_TIMESTAMP else None,
-        prev_sequence if flags & _HAS_PREV_SEQUENCE else None,
+        prev_timestamp if flags & HAS_PREV_TIMESTAMP else None,
+        prev_sequence if flags & HAS_PREV_SEQUENCE else None,
         event_time,
         data[body_at:raw_at],
         known[2],
@@ -302,87 +299,6 @@ def decode(data: bytes, offset: int, names: Mapping[int, str]) -> model.Row:
         data[raw_at:],
     )
     return model.Row(offset, epoch, entry)
-
-
-def decode_block(found: Sequence[bytes], first: int, names: Mapping[int, str]) -> Block:
-    """The rows that successive records hold, column by column, up to the first of another epoch.
-
-    Everything `decode` checks is checked here for all records at once. Where something is not as it should be,
-    `decode` says what and where.
-
-    Args:
-        found: the records, at least one and at most `BLOCK_ROWS`.
-        first: where the first was found, the others behind it.
-        names: the names interned under their numbers.
-
-    Raises:
-        StoreCorrupt: a record does not match its checksum or stands at the wrong offset.
-        OurFault: a newer version of this software wrote one.
-    """
-    count = len(found)
-    heads = b"".join([data[:_BODY_AT] for data in found])
-    flat = _BLOCK.unpack(heads.ljust(_BLOCK.size, b"\0"))
-    columns = [flat[at : count * _FIELDS : _FIELDS] for at in range(_FIELDS)]
-    crcs, formats, kinds, protocols, verdicts, flags, versions, topics, partitions, timestamps = columns[:10]
-    sequences, publishers, chains, prev_timestamps, prev_sequences = columns[10:15]
-    event_times, received_ats, epochs, offsets, id_lengths = columns[15:]
-    if not (
-        len(heads) == count * _BODY_AT
-        and crcs == tuple([crc32(data[4:]) for data in found])
-        and max(formats) <= RECORD_FORMAT
-        and offsets == tuple(range(first, first + count))
-        and _KINDS.keys() >= set(kinds)
-        and _PROTOCOLS.keys() >= set(protocols)
-        and _VERDICTS.keys() >= set(verdicts)
-    ):
-        for offset, data in enumerate(found, first):
-            decode(data, offset, names)
-        raise AssertionError("what is wrong with a block is wrong with one of its records")
-    same = epochs.count(epochs[0])
-    if same < count:
-        return decode_block(found[:same], first, names)
-    inline: dict[int, model.Entry] = {}
-    if any(flag & _INLINE_NAMES for flag in set(flags)):
-        own = [at for at, flag in enumerate(flags) if flag & _INLINE_NAMES]
-        inline = {at: decode(found[at], first + at, names).entry for at in own}
-    id_at = [_BODY_AT] * count
-    for at in inline:
-        id_at[at] += topics[at] + publishers[at] + chains[at]
-    raw_at = list(map(add, id_at, id_lengths))
-    return Block(
-        epochs[0],
-        first,
-        kinds,
-        protocols,
-        versions,
-        _named(topics, {at: entry.topic for at, entry in inline.items()}, names),
-        partitions,
-        _named(publishers, {at: entry.publisher for at, entry in inline.items()}, names),
-        _named(chains, {at: entry.chain for at, entry in inline.items()}, names),
-        timestamps,
-        sequences,
-        _optional(prev_timestamps, flags, _HAS_PREV_TIMESTAMP),
-        _optional(prev_sequences, flags, _HAS_PREV_SEQUENCE),
-        event_times,
-        [data[start:end] for data, start, end in zip(found, id_at, raw_at, strict=True)],
-        verdicts,
-        received_ats,
-        [data[start:] for data, start in zip(found, raw_at, strict=True)],
-    )
-
-
-def _named(numbers: Sequence[int], inline: Mapping[int, str], names: Mapping[int, str]) -> list[str]:
-    """The names of a block's rows: by their numbers, or the row's own."""
-    if not inline:
-        return list(map(names.__getitem__, numbers))
-    return [inline[at] if at in inline else names[number] for at, number in enumerate(numbers)]
-
-
-def _optional(values: Sequence[int], flags: Sequence[int], bit: int) -> Sequence[int | None]:
-    """The values of the rows that have this flag, None for the others."""
-    if all(flag & bit for flag in set(flags)):
-        return values
-    return [value if flag & bit else None for value, flag in zip(values, flags, strict=True)]
 
 
 def with_checksum(key: bytes, value: bytes) -> bytes:

@@ -169,7 +169,7 @@ class Sealer:
         first = self._store.read_block(start, 1)
         if first is None:
             return None
-        epoch, node = first.epoch, self._store.node
+        epoch, node = first.epoch[0], self._store.node
         previous = self._previous(table, epoch)
         digest = lake.ChainDigest(previous)
         batches: dict[Partition, list[pa.RecordBatch]] = {}
@@ -179,7 +179,7 @@ class Sealer:
             digest.update(digested(columns))
             for partition, part in partitioned(columns).items():
                 batches.setdefault(partition, []).append(batch_of(node, part))
-            count += block.rows
+            count += len(block.offset)
         # A reader may see rows whose commit is not on disk yet; the lake must never be ahead of the log.
         self._store.sync()
         sealed = Sealed(
@@ -255,12 +255,12 @@ class Sealer:
         following, size, epoch = start, 0, None
         while following < start + max_rows and size < max_bytes:
             block = self._store.read_block(following, min(_READ_ROWS, start + max_rows - following))
-            if block is None or epoch not in (None, block.epoch):
+            if block is None or epoch not in (None, block.epoch[0]):
                 break
-            if block.first != following:
+            if block.offset[0] != following:
                 raise OurFault(f"the store has no row at offset {following}, which is not sealed yet")
             yield block
-            following, size, epoch = block.end, size + block.size, block.epoch
+            following, size, epoch = block.offset[-1] + 1, size + block.size, block.epoch[0]
 
     def _previous(self, table: RawTable, epoch: int) -> bytes:
         """The digest to chain to: the one of the table's newest range of this epoch."""
@@ -289,7 +289,7 @@ class Sealer:
         digest, end = lake.ChainDigest(bytes.fromhex(tail.previous)), tail.first
         for block in self._blocks(tail.first, tail.rows):
             digest.update(digested(columns_of(block)))
-            end = block.end
+            end = block.offset[-1] + 1
         if end != tail.last + 1 or digest.digest().hex() != tail.digest:
             raise OurFault(
                 f"offsets {tail.first} to {tail.last} of {tail.app} are not the same in store and lake: the store was "
