@@ -47,6 +47,13 @@ def refused(data: bytes) -> PeerFault:
     return caught.value
 
 
+@pytest.mark.parametrize("version", control.SUPPORTED)
+@given(request_id=st.text(st.characters(exclude_categories=("Cs",))), outcome=st.sampled_from(["stored", "duplicate"]))
+def test_an_acknowledgement_made_at_once_is_the_one_encode_makes(version: int, request_id: str, outcome: str) -> None:
+    whole = Control(ControlType.PUBLISH_ACKNOWLEDGED, request_id, outcome=outcome)
+    assert control.publish_acknowledged(request_id, outcome, version) == control.encode(whole, version)
+
+
 def test_every_type_of_the_table_has_a_case() -> None:
     assert {case["fields"]["type"] for case in CASES} == set(CONTROL_2)
 

@@ -157,9 +157,7 @@ class StreamrSession(TextSession):
         if not self._publish_ack:
             return None  # every version takes silence for success
         outcome = "stored" if status is Status.STORED else "duplicate"
-        return control.encode(
-            Control(ControlType.PUBLISH_ACKNOWLEDGED, request_id, outcome=outcome), self._control_version
-        )
+        return control.publish_acknowledged(request_id, outcome, self._control_version)
 
     def refused(self, request_id: str, fault: PeerFault) -> bytes:
         """Answer a publish that was refused for a reason of its own."""

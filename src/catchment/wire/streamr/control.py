@@ -164,6 +164,7 @@ _decode_request_id = msgspec.json.Decoder(_HeadAndRequest).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode_json = msgspec.json.Encoder().encode
+_ACKNOWLEDGED: Final = int(ControlType.PUBLISH_ACKNOWLEDGED)
 
 
 def decode(data: bytes) -> Control:
@@ -269,6 +270,13 @@ def broadcast(message: bytes, version: int = 2) -> bytes:
 def unicast(request_id: str, message: bytes, version: int = 2) -> bytes:
     """A UnicastMessage around a stream message: the same elements in every version."""
     return b"[%d,1,%b,%b]" % (version, _encode_json(request_id), message)
+
+
+def publish_acknowledged(request_id: str, outcome: str, version: int = 2) -> bytes:
+    """A PublishAcknowledged as `encode` writes it: there may be one for every message, so the usual is made at once."""
+    if version == 2:
+        return _encode_json((2, _ACKNOWLEDGED, request_id, outcome))
+    return encode(Control(ControlType.PUBLISH_ACKNOWLEDGED, request_id, outcome=outcome), version)
 
 
 def error_response(request_id: str, message: str, code: str, version: int = 2) -> bytes:
