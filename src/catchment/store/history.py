@@ -302,11 +302,14 @@ def rows_of(table: pa.Table) -> list[model.Row]:
     values = {name: column.to_pylist() for name, column in columns.items()}
     for name, words in _WORDS.items():
         values[name] = [words[word] for word in values[name]]
+    ids, values["id"] = values["id"], [b""] * table.num_rows
+    entries = map(model.Entry, *(values[name] for name in model.Entry.__struct_fields__))
     rows = []
-    for offset, epoch, crc, *fields in zip(*values.values(), strict=True):
-        entry = model.Entry(*fields)
+    for offset, epoch, crc, own, entry in zip(
+        values["offset"], values["epoch"], values["crc"], ids, entries, strict=True
+    ):
         if crc32(entry.raw) != crc:
             raise StoreCorrupt(f"the signed bytes at offset {offset} of the lake do not match their checksum")
-        bare = msgspec.structs.replace(entry, id=b"")
-        rows.append(model.Row(offset, epoch, bare if sealed_id(bare) == entry.id else entry))
+        known = entry if sealed_id(entry) == own else msgspec.structs.replace(entry, id=own)
+        rows.append(model.Row(offset, epoch, known))
     return rows
