@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from picows import ws_connect
 
+from catchment.config import Settings
+from catchment.errors import UserError
+from catchment.net import popstellar_peers
 from catchment.net.server import Node
 from catchment.net.websocket import frame, masked_frame
 from catchment.wire.popstellar.channels import ROOT
@@ -220,3 +224,29 @@ def test_a_masked_frame_is_a_clients() -> None:
         assert made[2:head] == plain_frame[2:head]
         key, body = made[head : head + 4], made[head + 4 :]
         assert bytes(each ^ key[at % 4] for at, each in enumerate(body)) == payload
+
+
+def test_a_peer_that_is_no_address_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        node = Node(Settings(data=str(tmp_path), port=0, mosaic_port=0, popstellar_peers="somewhere"))
+        with pytest.raises(UserError, match="'somewhere' is no address"):
+            await node.start()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_not_there_is_dialled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(popstellar_peers, "FIRST_WAIT", 0.01)
+
+    async def main() -> None:
+        async with running_node(tmp_path / "a") as first:
+            port = first.port
+        address = f"ws://127.0.0.1:{port}/server"
+        async with running_node(tmp_path / "b", popstellar_peers=address) as b, client(b) as two:
+            await with_attendees(two)
+            # Nobody is there, and nobody here notices.
+            assert list(b.hub.federation.links) == []
+            async with running_node(tmp_path / "a", port=port) as a, client(a) as one:
+                await same(one, two, OWN, 6)
+
+    asyncio.run(main())

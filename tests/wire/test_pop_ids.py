@@ -86,6 +86,22 @@ def test_only_the_one_text_of_some_bytes_is_base64(text: str) -> None:
         assert fields.encode_base64(data) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "data"), [("", b""), ("QQ==", b"A"), ("QUE=", b"AA"), ("QUFB", b"AAA"), ("_-8=", b"\xff\xef")]
+)
+def test_base64_in_its_canonical_form(text: str, data: bytes) -> None:
+    assert fields.decode_base64(text) == data
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["QR==", "Qf==", "QUF=", "QUH=", "QQ=", "QQ", "QUE", "QUE==", "/+8=", "QQ==\n", "Q Q==", "=", "====", "é==="],
+)
+def test_base64_in_any_other_form(text: str) -> None:
+    with pytest.raises(PeerFault, match="base64url"):
+        fields.decode_base64(text)
+
+
 LAO = ids.hash_len("lao")
 NAMES = [
     ("/root", Place(Room.ROOT)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import runpy
 from pathlib import Path
@@ -118,6 +119,24 @@ def test_one_letter_changed_is_never_ok(at: int, name: str, letter: str) -> None
 def test_nothing_but_the_peers_fault_is_raised_on_any_bytes(raw: bytes) -> None:
     with pytest.raises(PeerFault):
         message.decode(raw)
+
+
+@pytest.mark.parametrize("name", ["data", "sender", "signature", "message_id"])
+def test_the_same_bytes_in_another_text_are_no_second_message(name: str) -> None:
+    """docs/decisions/0032: whoever could write base64 differently could send anyone's message again."""
+    sent = message.sign(b'{"object":"lao"} ', SIGNERS["organizer"])  # 17 bytes: every field ends in padding
+    text = getattr(sent, name)
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    end = text.index("=")
+    for letter in letters:
+        other = text[: end - 1] + letter + text[end:]
+        if other == text or base64.urlsafe_b64decode(other) != base64.urlsafe_b64decode(text):
+            continue
+        changed = msgspec.structs.replace(sent, **{name: other})
+        assert verdict_of(message.encode(changed)) == "malformed"
+        break
+    else:
+        raise AssertionError("there is no other text")
 
 
 def test_the_line_in_the_log() -> None:
