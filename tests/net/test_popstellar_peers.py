@@ -237,15 +237,25 @@ def test_a_peer_that_is_no_address_is_named(tmp_path: Path) -> None:
 
 def test_a_server_that_is_not_there_is_dialled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(popstellar_peers, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(popstellar_peers, "LAST_WAIT", 0.05)
 
     async def main() -> None:
-        async with running_node(tmp_path / "a") as first:
-            port = first.port
-        address = f"ws://127.0.0.1:{port}/server"
-        async with running_node(tmp_path / "b", popstellar_peers=address) as b, client(b) as two:
+        dialled = asyncio.Semaphore(0)
+
+        def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+            dialled.release()
+
+        nobody = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        port: int = nobody.sockets[0].getsockname()[1]
+        peers = f"ws://127.0.0.1:{port}/server"
+        async with running_node(tmp_path / "b", popstellar_peers=peers) as b, client(b) as two:
             await with_attendees(two)
-            # Nobody is there, and nobody here notices.
+            for _ in range(3):
+                await asyncio.wait_for(dialled.acquire(), 30)
             assert list(b.hub.federation.links) == []
+            nobody.close()
+            await nobody.wait_closed()
             async with running_node(tmp_path / "a", port=port) as a, client(a) as one:
                 await same(one, two, OWN, 6)
 
