@@ -11,6 +11,7 @@ from typing import Final
 
 from picows import WSError, ws_connect
 
+from catchment.config import items
 from catchment.errors import UserError
 from catchment.net.ingest import now_us
 from catchment.net.websocket import HARD_LIMIT_FACTOR, Connection
@@ -30,6 +31,19 @@ LOOK_SECONDS: Final = 1.0
 """How often it is looked at what is to be asked for again."""
 
 
+def addresses_of(text: str) -> list[str]:
+    """The addresses of the setting `popstellar_peers`.
+
+    Raises:
+        UserError: one of them is no address of a WebSocket.
+    """
+    addresses = items(text)
+    for address in addresses:
+        if re.match(ADDRESS_PATTERN, address) is None:
+            raise UserError(f"popstellar_peers: {address!r} is no address like wss://host:port/server.")
+    return addresses
+
+
 class Peers:
     """Keeps the connections of one node."""
 
@@ -40,13 +54,7 @@ class Peers:
             hub: the server.
             addresses: of the other servers.
             connect: makes a connection of ours out of a conversation.
-
-        Raises:
-            UserError: one of them is no address of a WebSocket.
         """
-        for address in addresses:
-            if re.match(ADDRESS_PATTERN, address) is None:
-                raise UserError(f"popstellar_peers: {address!r} is no address like wss://host:port/server.")
         self._hub = hub
         self._addresses = addresses
         self._connect = connect

@@ -40,7 +40,7 @@ from catchment.net.identity import announce, load_bootstraps, load_identity
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.mosaic_ports import MosaicPorts
 from catchment.net.popstellar import open_hub
-from catchment.net.popstellar_peers import Peers
+from catchment.net.popstellar_peers import Peers, addresses_of
 from catchment.net.registrar import Registrar
 from catchment.net.resend import Resender
 from catchment.net.roles import Network, Plan
@@ -107,6 +107,7 @@ class Node:
             UserError: the data folder, a port or a certificate cannot be used.
         """
         settings = self.settings
+        others = addresses_of(settings.popstellar_peers)
         plan = Plan(settings)
         self._tls = ServerTls(settings) if settings.tls_cert or settings.tls_key else None
         self._lock = lock_folder(self.folder)
@@ -143,7 +144,6 @@ class Node:
         self.hub = await asyncio.to_thread(open_hub, self.folder, self.store)
         self.hub.submit = self.ingest.submit
         self.hub.trusted = frozenset(config.items(settings.popstellar_servers))
-        others = config.items(settings.popstellar_peers)
         peers = Peers(self.hub, others, partial(self._connection, dialled=True))
         self.house = House(self.access, self.mosaic, self.hub, make_pairs(self.broker.at))
         self.http = HttpApp(make_app(self))
