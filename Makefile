@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO_DATA ?= demo-data
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint format run bench conformance reference docs lock clean
+.PHONY: help install demo demo-network test check lint format run bench conformance reference docs lock clean
 
 help: ## Show this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -19,6 +19,9 @@ $(VENV)/.installed: pyproject.toml requirements/build.lock requirements/all.lock
 
 demo: install ## Run a node, publish signed messages with known trouble, and let Spark find it
 	@$(BIN)/python examples/demo.py --data $(DEMO_DATA)
+
+demo-network: install ## Run a tracker, two brokers and a storage node, kill one midway, and see that nothing is lost
+	@$(BIN)/python examples/demo_network.py --data $(DEMO_DATA)
 
 run: install ## Run a node that stays up (Ctrl-C ends it)
 	@$(BIN)/catchment serve

@@ -24,6 +24,8 @@ STREAM = "s"
 QUICK = Patience(gap_delay=300, retry_delay=500, max_requests=60)
 SECONDS = 60
 IN_FLIGHT = 100
+PACE = 0.002
+"""Seconds between two messages of a publisher: load, but none that drowns what is looked at on a busy machine."""
 pytestmark = pytest.mark.crash
 
 
@@ -160,6 +162,7 @@ class Load:
                         break
                     raw = self._chain.make(f'{{"n":{number}}}', now_ms())
                     group.create_task(confirm(raw, await self._client.send_raw(raw)))
+                    await asyncio.sleep(PACE)
             room.release()
             for _ in range(IN_FLIGHT):
                 await room.acquire()
