@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from catchment.overlay import simulation
-from catchment.overlay.simulation import Broken, Options, Result, Simulation, Spread
+from catchment.overlay.results import Options, Result, Spread
+from catchment.overlay.simulation import Broken, Simulation
 
 from ..net.processes import run
 
@@ -31,6 +32,19 @@ def test_nothing_is_lost_under_heavy_churn(seed: int) -> None:
     assert result.deliveries > 1000
     assert result.killed == 24
     assert 0 < result.repair_seconds < simulation.REPAIR_LIMIT
+
+
+@pytest.mark.parametrize("seconds", [1.0, 8.0, 20.0, 30.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_when_the_network_was_split_in_two(seed: int, seconds: float) -> None:
+    result = play(seed=seed, partition=seconds, churn=0.3, kill=0.2, messages=90)
+    assert 0 < result.heal_seconds < simulation.REPAIR_LIMIT
+
+
+def test_a_network_that_does_not_heal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation.overlay, "RECENT_SECONDS", 1.0)
+    with pytest.raises(Broken, match="never reached"):
+        play(partition=20.0, churn=0.0, loss=0.0, kill=0.0)
 
 
 @pytest.mark.parametrize("nodes", [30, 100, 1000])
@@ -75,6 +89,7 @@ def test_a_network_that_does_not_repair_is_noticed(monkeypatch: pytest.MonkeyPat
         ({"messages": 0}, "a message"),
         ({"churn": 1.0}, "share"),
         ({"kill": -0.1}, "share"),
+        ({"partition": 31.0}, "partition"),
     ],
 )
 def test_networks_that_cannot_be(changes: dict[str, float], says: str) -> None:
@@ -91,11 +106,12 @@ def test_a_spread_of_nothing_is_zero() -> None:
 def test_the_command_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "network.png"
     done = run(
-        "simulate", "--nodes", "30", "--nodes", "60", "--streams", "2", "--nodes-per-stream", "20", "--messages", "20",
-        "--picture", str(picture),
+        "simulate", "--nodes", "30", "--nodes", "60", "--streams", "2", "--nodes-per-stream", "all", "--messages", "20",
+        "--partition", "5", "--picture", str(picture),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "delivery ms" in done.stdout
+    assert "delivery" in done.stdout
+    assert "healed" in done.stdout
     assert done.stdout.count("died") == 2
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 

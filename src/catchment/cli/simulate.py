@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from catchment.cli import output
 from catchment.errors import CatchmentError, MissingExtra, UserError
-from catchment.overlay.simulation import Broken, Options, Result, Simulation, Spread
+from catchment.overlay.results import Options, Result, Spread
+from catchment.overlay.simulation import Broken, Simulation
+
+COLUMNS: Final = ("nodes", "in a stream", "hops", "delivery ms", "sent per message", "link rtt ms", "repair s")
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -21,18 +24,31 @@ def add_parsers(commands: Any) -> None:
         "simulate",
         help="play a network of nodes under virtual time and show how it holds",
         description="Plays the Streamr network with the node's and the tracker's own code, latencies instead of "
-        "sockets: nodes join, messages flow while some come and go, many die at once, messages flow again. Checks "
+        "sockets: nodes join, messages flow while some come and go, the network is split in two and heals (with "
+        "--partition), many die at once, messages flow again. Checks "
         "that nothing is lost, nothing is delivered twice, and nobody has too many neighbours.",
     )
     parser.add_argument("--nodes", type=int, action="append", help="how many nodes; more than once for several runs")
     parser.add_argument("--streams", type=int, default=10, help="how many stream-partitions (default: 10)")
-    parser.add_argument("--nodes-per-stream", type=int, help="how many take part in each (default: 200, or all)")
+    parser.add_argument(
+        "--nodes-per-stream",
+        type=_count_or_all,
+        metavar="COUNT",
+        help="how many take part in each, or `all` of them (default: 200, or all where there are fewer)",
+    )
     parser.add_argument("--messages", type=int, default=1000, help="how many messages in all (default: 1000)")
     parser.add_argument(
         "--churn", type=float, default=0.05, help="share of nodes that leave and return in a minute (default: 0.05)"
     )
     parser.add_argument(
         "--loss", type=float, default=0.02, help="share of connections that break in a minute (default: 0.02)"
+    )
+    parser.add_argument(
+        "--partition",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="split the network in two for so long, one half without the tracker (default: 0)",
     )
     parser.add_argument("--kill", type=float, default=0.3, help="share of nodes that die at once (default: 0.3)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same result (default: 1)")
@@ -63,7 +79,7 @@ def simulate(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace, nodes: int) -> Options:
-    per_stream = min(200, nodes) if arguments.nodes_per_stream is None else arguments.nodes_per_stream
+    per_stream = min(200, nodes) if arguments.nodes_per_stream is None else arguments.nodes_per_stream or nodes
     return Options(
         nodes=nodes,
         streams=arguments.streams,
@@ -71,9 +87,20 @@ def _options(arguments: argparse.Namespace, nodes: int) -> Options:
         messages=arguments.messages,
         churn=arguments.churn,
         loss=arguments.loss,
+        partition=arguments.partition,
         kill=arguments.kill,
         seed=arguments.seed,
     )
+
+
+def _count_or_all(text: str) -> int:
+    """A number of nodes; 0 stands for all of them."""
+    if text == "all":
+        return 0
+    count = int(text)
+    if count < 1:
+        raise ValueError(text)
+    return count
 
 
 def _run(options: Options) -> Result:
@@ -103,8 +130,10 @@ def _print(results: list[Result]) -> None:
     from rich.table import Table  # noqa: PLC0415 - see output.table
 
     table = Table(title="Nothing lost, nothing delivered twice, nobody with too many neighbours")
-    for column in ("nodes", "in a stream", "hops", "delivery ms", "sent per message", "link rtt ms", "repair s"):
+    for column in COLUMNS:
         table.add_column(column, justify="right")
+    if any(result.options.partition for result in results):
+        table.add_column("healed s", justify="right")
     for result in results:
         table.add_row(
             f"{result.options.nodes:,}",
@@ -114,6 +143,7 @@ def _print(results: list[Result]) -> None:
             _spread(result.load, "{:.1f}"),
             _spread(result.link_rtt_ms, "{:.0f}"),
             f"{result.repair_seconds:.1f} ({result.killed:,} died)",
+            *([f"{result.heal_seconds:.1f}"] if len(table.columns) > len(COLUMNS) else []),
         )
     output.table(table)
     output.line("Each figure: median (95th percentile, most).")

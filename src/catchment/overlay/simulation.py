@@ -1,8 +1,9 @@
 """The network under virtual time: the same tracker and nodes as the real one, latencies instead of sockets.
 
-A history goes through four phases: everyone joins; messages flow while nodes come and go; a share of the nodes dies
-at once; messages flow again. Everything random comes from one seed, and events at the same time keep the order in
-which they were made, so the same seed gives the same result, byte for byte.
+A history goes through its phases: everyone joins; messages flow while nodes come and go; the network is split in two
+and healed, if that was asked for; a share of the nodes dies at once; messages flow again. Everything random comes from
+one seed, and events at the same time keep the order in which they were made, so the same seed gives the same result,
+byte for byte.
 
 At every step the rules are checked, and a broken one ends the run with `Broken`: no node delivers a message twice, no
 node has more neighbours than it may, every topology is connected and symmetric. In the end nothing is lost: whoever
@@ -21,6 +22,7 @@ import msgspec
 
 from catchment import model
 from catchment.overlay import node as overlay
+from catchment.overlay.results import Options, Result, Spread
 from catchment.overlay.topology import DEGREE, Topology
 from catchment.overlay.tracker import Instruct, Tracker
 from catchment.wire.streamr import tracker as wire
@@ -44,80 +46,6 @@ class Broken(Exception):
     """A rule of the network did not hold; the text says which, when and where."""
 
 
-class Options(msgspec.Struct, frozen=True):
-    """A history to play."""
-
-    nodes: int = 1000
-    streams: int = 10
-    nodes_per_stream: int = 200
-    messages: int = 1000
-    churn: float = 0.05
-    """The share of nodes that leave, and come back, during each minute in which messages flow."""
-    loss: float = 0.02
-    """The share of connections that break, and are made again, during each such minute."""
-    kill: float = 0.3
-    """The share of nodes that die at once."""
-    seed: int = 1
-
-    def check(self) -> str | None:
-        """What is wrong with these numbers; None when nothing is."""
-        if not 2 <= self.nodes <= 1_000_000:
-            return "nodes must be from 2 to 1,000,000"
-        if not 2 <= self.nodes_per_stream <= self.nodes:
-            return f"nodes per stream must be from 2 to the number of nodes, {self.nodes}"
-        if self.streams < 1 or self.messages < 1:
-            return "there must be a stream and a message"
-        if not (0 <= self.churn < 1 and 0 <= self.loss < 1 and 0 <= self.kill < 1):
-            return "churn, loss and kill are shares from 0 to below 1"
-        return None
-
-
-class Spread(msgspec.Struct, frozen=True):
-    """A distribution in five numbers."""
-
-    mean: float
-    p50: float
-    p95: float
-    p99: float
-    most: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The distribution of these; zeros when there are none."""
-        if not values:
-            return cls(0.0, 0.0, 0.0, 0.0, 0.0)
-        ordered = sorted(values)
-
-        def at(share: float) -> float:
-            return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-        return cls(sum(ordered) / len(ordered), at(0.5), at(0.95), at(0.99), ordered[-1])
-
-
-class Result(msgspec.Struct, frozen=True):
-    """What a history showed."""
-
-    options: Options
-    hops: Spread
-    latency_ms: Spread
-    load: Spread
-    """Messages a node sent on, over the whole history, per message of its streams."""
-    link_rtt_ms: Spread
-    deliveries: int
-    repeats: int
-    """Copies that came after the first and went no further."""
-    links_changed: int
-    instructions: int
-    killed: int
-    repair_seconds: float
-    """From the death of the nodes until all who are left are linked again as their tracker wants."""
-    events: int
-    hops_counted: Sequence[int] = ()
-    """How many deliveries took 0, 1, 2, ... hops."""
-    latencies_ms: Sequence[float] = ()
-    """A sample of delivery latencies, for pictures."""
-
-
 class _Message(msgspec.Struct):
     topic: model.Topic
     published: float
@@ -135,6 +63,8 @@ class _Alive(msgspec.Struct):
     links: dict[str, int] = {}
     """Connected peers, with the number of the connection."""
     has: dict[int, None] = {}
+    tracked: int = 0
+    """The number of its connection with the tracker; 0 for none."""
     sent: int = 0
     ticking: float | None = None
 
@@ -151,7 +81,10 @@ class Simulation:
         self._sequence = 0
         self._tracker = Tracker(self._random)
         self._tracker.settle()
-        self._tracked: dict[str, None] = {}
+        self._tracked: dict[str, int] = {}
+        """Whom the tracker is connected with, with the number of the connection."""
+        self._far: dict[str, None] = {}
+        """While the network is split: who is on the side without the tracker."""
         self._nodes: dict[str, _Alive] = {}
         self._by_address: dict[str, str] = {}
         self._connections = 0
@@ -174,15 +107,16 @@ class Simulation:
             at = self._random.random() * JOIN_SECONDS
             self._later(at, lambda number=number: self._arrive(f"node-{number}", places[number]))  # type: ignore[misc]
         self._until(JOIN_SECONDS + SETTLE_SECONDS, "joining")
-        half = max(1, options.messages // 2)
-        self._flow(topics, half)
+        share = max(1, options.messages // (3 if options.partition else 2))
+        self._flow(topics, share, FLOW_SECONDS)
         self._disturb()
         self._until(self._now + FLOW_SECONDS + SETTLE_SECONDS, "messages under churn")
+        heal = self._split(topics, share) if options.partition else 0.0
         killed, repair = self._kill()
-        self._flow(topics, options.messages - half)
+        self._flow(topics, max(1, options.messages - share * (2 if options.partition else 1)), FLOW_SECONDS)
         self._until(self._now + FLOW_SECONDS + SETTLE_SECONDS, "messages after repair")
         self._check_nothing_lost()
-        return self._result(killed, repair)
+        return self._result(killed, repair, heal)
 
     # Time.
 
@@ -236,7 +170,7 @@ class Simulation:
             delay = 0.01 if gracefully else PING_SECONDS * (1 + self._random.random())
             self._later(delay, self._noticing(peer, name, connection))
         delay = 0.01 if gracefully else PING_SECONDS * (1 + self._random.random())
-        self._later(delay, lambda: self._untrack(name, gone))
+        self._later(delay, self._untracking(name, gone.tracked))
 
     def _noticing(self, peer: str, name: str, connection: int) -> Callable[[], None]:
         def notice() -> None:
@@ -248,12 +182,18 @@ class Simulation:
 
         return notice
 
-    def _untrack(self, name: str, gone: _Alive) -> None:
-        if name in self._tracked and self._nodes.get(name) is not gone:
-            del self._tracked[name]
-            self._tell(self._tracker.left(name))
-            if name in self._nodes:  # it came back before its old connection was found dead
-                self._track(self._nodes[name])
+    def _untracking(self, name: str, connection: int) -> Callable[[], None]:
+        """The tracker notices that a node has gone."""
+
+        def notice() -> None:
+            if connection and self._tracked.get(name) == connection:
+                del self._tracked[name]
+                self._tell(self._tracker.left(name))
+
+        return notice
+
+    def _reaches(self, one: str, other: str) -> bool:
+        return (one in self._far) == (other in self._far)
 
     # Carrying out commands.
 
@@ -296,14 +236,30 @@ class Simulation:
 
     def _track(self, alive: _Alive) -> None:
         name = alive.node.id
-        if not self._is_here(alive) or name in self._tracked:
+        if not self._is_here(alive):
             return
-        self._tracked[name] = None
+        if name in self._far or name in self._tracked:
+            # Out of reach; or the tracker believes in an older connection, and refuses a second of the same name.
+            self._lose_tracker(alive)
+            return
+        self._connections += 1
+        alive.tracked = self._tracked[name] = self._connections
         self._tell(self._tracker.joined(name, alive.node.address))
         self._do(alive, alive.node.tracker_connected(TRACKER, self._now))
 
+    def _lose_tracker(self, alive: _Alive) -> None:
+        alive.tracked = 0
+        alive.node.tracker_lost(TRACKER, self._now)
+        self._schedule(alive)
+
+    def _hears_tracker(self, alive: _Alive) -> bool:
+        """Whether both believe in the same connection, and it works."""
+        name = alive.node.id
+        connected = alive.tracked and self._tracked.get(name) == alive.tracked
+        return bool(connected) and name not in self._far and self._is_here(alive)
+
     def _report(self, alive: _Alive, status: wire.Status) -> None:
-        if self._is_here(alive) and alive.node.id in self._tracked:
+        if self._hears_tracker(alive):
             self._tell(self._tracker.status(alive.node.id, status))
 
     def _tell(self, instructions: Sequence[Instruct]) -> None:
@@ -321,7 +277,7 @@ class Simulation:
     def _instructing(self, name: str, message: wire.InstructionMessage) -> Callable[[], None]:
         def instruct() -> None:
             alive = self._nodes.get(name)
-            if alive is not None and name in self._tracked:
+            if alive is not None and self._hears_tracker(alive):
                 self._do(alive, alive.node.instructed(TRACKER, message, self._now))
 
         return instruct
@@ -334,9 +290,13 @@ class Simulation:
             if not self._is_here(alive):
                 return
             there = self._nodes.get(name)
-            if there is None or there is not other:
+            if there is None or there is not other or not self._reaches(name, alive.node.id):
                 alive.node.dial_failed(address, self._now)
-            elif name not in alive.links:
+            elif name in alive.links:
+                pass
+            elif alive.node.id in there.links:  # it has not noticed yet that the one before is dead, and refuses this
+                alive.node.dial_failed(address, self._now)
+            else:
                 self._connect(alive, there)
             self._schedule(alive)
 
@@ -354,6 +314,8 @@ class Simulation:
     def _break(self, one: str, other: str) -> None:
         for name, peer in ((one, other), (other, one)):
             alive = self._nodes.get(name)
+            if name == other and not self._reaches(one, other):
+                return  # it will notice by itself
             if alive is not None and alive.links.pop(peer, None) is not None:
                 alive.node.peer_lost(peer, self._now)
                 self._schedule(alive)
@@ -362,7 +324,7 @@ class Simulation:
         """Bring something to a peer, unless the connection breaks on the way."""
         connection = alive.links.get(peer)
         other = self._nodes.get(peer)
-        if connection is None or other is None:
+        if connection is None or other is None or not self._reaches(alive.node.id, peer):
             return
         name = alive.node.id
 
@@ -382,14 +344,17 @@ class Simulation:
 
     # Messages.
 
-    def _flow(self, topics: Sequence[model.Topic], count: int) -> None:
+    def _flow(self, topics: Sequence[model.Topic], count: int, seconds: float) -> None:
         for _ in range(count):
             topic = topics[int(self._random.random() * len(topics))]
-            self._later(self._random.random() * FLOW_SECONDS, lambda topic=topic: self._publish(topic))  # type: ignore[misc]
+            self._later(self._random.random() * seconds, lambda topic=topic: self._publish(topic))  # type: ignore[misc]
 
     def _publish(self, topic: model.Topic) -> None:
-        overlay_ = self._tracker.overlays.get(wire.key_of(topic))
-        taking_part = [name for name in (overlay_.links if overlay_ else ()) if name in self._nodes]
+        if self._far:  # the tracker knows only one side
+            taking_part = [name for name, alive in self._nodes.items() if topic in alive.topics]
+        else:
+            overlay_ = self._tracker.overlays.get(wire.key_of(topic))
+            taking_part = [name for name in (overlay_.links if overlay_ else ()) if name in self._nodes]
         if not taking_part:
             return
         name = taking_part[int(self._random.random() * len(taking_part))]
@@ -444,6 +409,41 @@ class Simulation:
         if links:
             self._break(name, links[int(self._random.random() * len(links))])
 
+    def _split(self, topics: Sequence[model.Topic], count: int) -> float:
+        """Split the network in two while messages flow, heal it, and measure how long it needs to be whole again.
+
+        What is sent across is lost, and so is every connection across: each end notices by its own ping.
+        """
+        names = list(self._nodes)
+        self._far = dict.fromkeys(self._random.sample(names, len(names) // 2))
+        for name, alive in self._nodes.items():
+            for peer, connection in alive.links.items():
+                if not self._reaches(name, peer):
+                    self._later(PING_SECONDS * (1 + self._random.random()), self._noticing(name, peer, connection))
+        for name in self._far:
+            alive = self._nodes[name]
+            self._later(PING_SECONDS * (1 + self._random.random()), self._untracking(name, alive.tracked))
+            self._later(
+                PING_SECONDS * (1 + self._random.random()),
+                lambda alive=alive: self._lose_tracker(alive),  # type: ignore[misc]
+            )
+        self._flow(topics, count, self._options.partition)
+        self._until(self._now + self._options.partition, "split in two")
+        self._far = {}
+        # Not before the last connection across was given up.
+        began = self._now
+        self._until(max(self._now, began - self._options.partition + 2 * PING_SECONDS), "healing")
+        self._repair("healing", f"the network was split for {self._options.partition:.0f} s")
+        return self._now - began
+
+    def _repair(self, phase: str, what: str) -> None:
+        """Go on until everyone is linked as the tracker wants."""
+        began = self._now
+        while not self._is_whole():
+            if self._now - began > REPAIR_LIMIT:
+                raise Broken(f"{REPAIR_LIMIT:.0f} s after {what} the rest is not linked again")
+            self._until(self._now + 0.5, phase)
+
     def _kill(self) -> tuple[int, float]:
         """Let a share of the nodes die, and measure how long the rest needs to be whole again."""
         names = list(self._nodes)
@@ -451,10 +451,7 @@ class Simulation:
         for name in dead:
             self._depart(name, gracefully=False)
         began = self._now
-        while not self._is_whole():
-            if self._now - began > REPAIR_LIMIT:
-                raise Broken(f"{REPAIR_LIMIT:.0f} s after {len(dead)} nodes died the rest is not linked again")
-            self._until(self._now + 0.5, "repair")
+        self._repair("repair", f"{len(dead)} nodes died")
         return len(dead), self._now - began if dead else 0.0
 
     def _is_whole(self) -> bool:
@@ -490,7 +487,7 @@ class Simulation:
                         f"{message.source}, never reached {name}"
                     )
 
-    def _result(self, killed: int, repair: float) -> Result:
+    def _result(self, killed: int, repair: float, heal: float) -> Result:
         per_stream = max(1.0, len(self._messages) / self._options.streams)
         loads = self._loads + [alive.sent for alive in self._nodes.values()]
         rtts = [
@@ -515,6 +512,7 @@ class Simulation:
             instructions=self._instructed,
             killed=killed,
             repair_seconds=repair,
+            heal_seconds=heal,
             events=self._events,
             hops_counted=counted,
             latencies_ms=list(_sample(self._latencies, 5000)),
