@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from catchment import metrics, model
 from catchment.core.broker import Broker, Publish, Status
 from catchment.core.limits import NoteQuota
 from catchment.core.subscriptions import Form, Subscriptions
-from catchment.errors import OurFault, StoreCorrupt, StoreFull
+from catchment.errors import OurFault, PeerFault, StoreCorrupt, StoreFull
 from catchment.store.base import Place
 from catchment.store.memory import MemoryStore
 
@@ -40,6 +41,9 @@ class Recorder:
     def published(self, request_id: str, status: Status, verdict: model.Verdict) -> None:
         self.answers.append((request_id, status, verdict))
         self.log.append((request_id, status))
+
+    def refused(self, request_id: str, fault: PeerFault) -> None:
+        self.log.append((request_id, fault.message))
 
 
 class FailingStore(MemoryStore):
@@ -451,11 +455,23 @@ def test_whatever_comes(batches: list[list[tuple[int, model.Verdict]]], failing:
     assert [timestamp for kind, timestamp, _ in kinds(store) if kind is model.Kind.MESSAGE] == stored
 
 
+def test_a_message_that_cannot_be_shown_delays_nobody_else(broker: Broker, origin: Recorder) -> None:
+    def breaks(entry: model.Entry) -> bytes:
+        raise ValueError("unreadable")
+
+    reader, other = Recorder(), Recorder()
+    broker.subscriptions.add(RIVER, Form("broken", breaks), reader)
+    broker.subscriptions.add(model.Topic("lake", 0), Form("whole", lambda entry: entry.raw), other)
+    run(broker, submission(origin, entry(1)), submission(origin, entry(2, topic="lake")))
+    assert other.written == [b"message 2"]
+    assert [status for _, status, _ in origin.answers] == [Status.STORED] * 2
+
+
 class TestFreeIdentity:
     """A message whose protocol gives it no sequence is kept under the next free one."""
 
     def unnumbered(self, origin: Recorder, content: bytes, *, signed: bool = False) -> Publish:
-        made = entry(1, raw=content)
+        made = entry(1, raw=content, verdict=model.Verdict.OK if signed else model.Verdict.UNSIGNED)
 
         def renumber(places: Sequence[Place]) -> model.Entry | None:
             if signed and any(place.row is not None and place.row.entry.raw == content for place in places):
@@ -492,6 +508,40 @@ class TestFreeIdentity:
         assert run(broker, *map(signed, contents)) == [repeated] * 5
         kept = [row.entry for row in store.read(0, 50) if row.entry.kind is model.Kind.MESSAGE]
         assert [(each.sequence, each.raw) for each in kept] == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+    def test_what_was_walked_through_is_not_walked_through_again(
+        self, broker: Broker, store: FailingStore, origin: Recorder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else a peer that sends one time over and over makes each commit longer than the last."""
+        looked_at = 0
+        walk = store.walk
+
+        def counted(question: model.Range, **options: Any) -> tuple[list[Place], model.OrderKey | None]:
+            nonlocal looked_at
+            places, after = walk(question, **options)
+            looked_at += len(places)
+            return places, after
+
+        monkeypatch.setattr(store, "walk", counted)
+        for number in range(50):
+            assert run(broker, self.unnumbered(origin, b"%d" % number)) == [Status.STORED]
+        assert [row.entry.sequence for row in store.read(0, 100)] == list(range(50))
+        assert looked_at < 2 * 50
+
+    def test_what_can_be_given_no_place_is_refused_alone(
+        self, broker: Broker, store: FailingStore, origin: Recorder
+    ) -> None:
+        run(broker, self.unnumbered(origin, b"a"))
+        refused, other = self.unnumbered(origin, b"b"), submission(origin, entry(2))
+
+        def renumber(places: Sequence[Place]) -> model.Entry | None:
+            raise PeerFault("There is no room.", code="REQUEST_FAILED")
+
+        refused.renumber = renumber
+        assert run(broker, refused, other) == [Status.REFUSED, Status.STORED]
+        assert refused.entry.kind is model.Kind.REFUSED
+        assert served(store) == [1, 2]
+        assert (refused.request_id, "There is no room.") in origin.log
 
     def test_a_full_store_fails_what_was_moved(self, broker: Broker, store: FailingStore, origin: Recorder) -> None:
         run(broker, self.unnumbered(origin, b"a"))

@@ -23,7 +23,7 @@ from catchment.wire.streamr.fields import LooseMessageRef, MessageID
 from catchment.wire.streamr.kinds import Control, ControlType
 from catchment.wire.streamr.message import EncryptionType, MessageType, SignatureType, StreamMessage
 
-from .nodehelp import ALICE, BOB, STREAMR, Peer, chain_of, connected, running_node
+from .nodehelp import ALICE, BOB, STREAMR, Peer, chain_of, connected, on_loop, running_node
 
 PAIRS = [(0, 28), (0, 29), (1, 30), (1, 31), (2, 31), (2, 32)]
 """The pairs that published clients negotiate (facts/streamr.md, section 1), and the newest with either neighbour."""
@@ -670,3 +670,21 @@ def test_old_clients_are_told_of_gaps_they_can_fill_and_of_no_others(tmp_path: P
             assert told == [None, start + 1, start + 2]
 
     asyncio.run(main())
+
+
+@on_loop
+async def test_the_greatest_sequence_breaks_no_history_and_no_other_stream(tmp_path: Path) -> None:
+    """A message without a sequence comes behind the last of its time; there may be nothing behind it."""
+    array_32 = '[2,8,"p",[32,["%s",0,5,%d,"",""],null,27,0,0,null,"{}",null,0,null],null]'
+    async with running_node(tmp_path) as node, connected(node) as reader, connected(node, "/api/v1/ws") as old:
+        await reader.subscribe("s")
+        await reader.subscribe("other")
+        for sequence in (0, 2**53 - 1):
+            reader.send(array_32 % ("s", sequence))
+            assert (await reader.next())[1] == 0
+        old.send('{"type":"publish","stream":"s","msg":"{}","ts":5}')
+        reader.send(array_32 % ("other", 0))
+        assert "another timestamp" in str(await old.next())
+        assert (await reader.next())[3][1][0] == "other"  # type: ignore[index]
+        reader.send([2, 11, "r", "s", 0, 10, None])
+        assert [(await reader.next())[1] for _ in range(4)] == [4, 1, 1, 5]

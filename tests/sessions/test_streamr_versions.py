@@ -16,13 +16,15 @@ from catchment.core.access import Access
 from catchment.core.accounts import Key, digest_of
 from catchment.core.broker import Publish, Status
 from catchment.crypto.ethereum import Signer
+from catchment.errors import PeerFault
 from catchment.model import MAX_SAFE_INTEGER, Range, Ref, Topic
 from catchment.sessions import streamr_forms
 from catchment.sessions.base import Command, Resend, Send, Subscribe, Unsubscribe
 from catchment.sessions.streamr import StreamrSession
 from catchment.sessions.streamr_forms import PAIRS, Offsets
+from catchment.sessions.streamr_publish import MAX_AT_ONE_TIME
 from catchment.store.base import Place
-from catchment.wire.streamr import admin, control, message
+from catchment.wire.streamr import admin, control, convert, message
 from catchment.wire.streamr.fields import MessageID, MessageRef
 from catchment.wire.streamr.message import EncryptionType, MessageType, SignatureType, StreamMessage
 
@@ -290,18 +292,56 @@ class TestFreeSequence:
         assert moved is not None
         assert moved.raw == b'[30,["s",0,5,1,"",""],null,27,"{}",0,null]'
 
+    def test_no_sequence_beyond_what_every_reader_holds_exactly(self) -> None:
+        """Kept under one, it could be read by nobody again, and neither could the stream's history."""
+        publish = publishes(session(0, 28), {"type": "publish", "stream": "s", "msg": "{}", "ts": 5})
+        last = msgspec.structs.replace(publish.entry, sequence=model.MAX_SAFE_INTEGER)
+        assert publish.renumber is not None
+        with pytest.raises(PeerFault, match="another timestamp"):
+            publish.renumber(self.places(last))
+        before = msgspec.structs.replace(last, sequence=model.MAX_SAFE_INTEGER - 1)
+        moved = publish.renumber(self.places(before))
+        assert moved is not None
+        assert message.decode(moved.raw).msg_id.sequence_number == model.MAX_SAFE_INTEGER
+
+    def test_signed_messages_of_one_time_are_compared_within_a_limit(self) -> None:
+        first, other = self.signed("{}").entry, self.signed('{"a":1}')
+        assert other.renumber is not None
+        many = [msgspec.structs.replace(first, sequence=number) for number in range(MAX_AT_ONE_TIME)]
+        assert other.renumber(self.places(*many[:-1])) is not None
+        with pytest.raises(PeerFault, match="another timestamp"):
+            other.renumber(self.places(*many))
+
+    def test_what_else_a_message_says_is_kept_when_it_is_moved(self) -> None:
+        """An encrypted one would be shown as readable."""
+        content, signature = "00ff", legacy_signature("s", 5, "00ff")
+        raw = b'[31,["s",0,5,0,"%b",""],null,27,2,"%b",1,"%b"]' % tuple(
+            text.encode() for text in (ALICE.address, content, signature)
+        )
+        publish = publishes(session(1), b"[1,8,%b,null]" % raw)
+        assert publish.renumber is not None
+        moved = publish.renumber(self.places(self.signed("{}").entry))
+        assert moved is not None
+        kept = message.decode(moved.raw)
+        assert (kept.encryption_type, kept.msg_id.sequence_number, moved.version) == (EncryptionType.AES, 1, 31)
+
     def test_current_signatures_cover_the_sequence(self, make_message: MakeMessage) -> None:
         assert publishes(session(2), b'[2,8,"r",%b]' % make_message()).renumber is None
 
     @pytest.mark.parametrize(
         "changes",
-        [{"sequence_number": 7}, {"msg_chain_id": "other"}, {"prev_msg_ref": MessageRef(4, 0)}],
-        ids=["sequence", "chain", "previous reference"],
+        [
+            {"sequence_number": 7},
+            {"msg_chain_id": "other"},
+            {"prev_msg_ref": MessageRef(4, 0)},
+            {"new_group_key": '["id","00"]'},
+        ],
+        ids=["sequence", "chain", "previous reference", "new key"],
     )
     def test_what_a_legacy_signature_does_not_cover_is_not_believed(self, changes: dict[str, Any]) -> None:
         """Under another sequence or chain the same signed message would be new, again and again."""
         first = self.signed("{}")
-        fields = {"sequence_number": 0, "msg_chain_id": "", "prev_msg_ref": None} | changes
+        fields = {"sequence_number": 0, "msg_chain_id": "", "prev_msg_ref": None, "new_group_key": None} | changes
         replayed = StreamMessage(
             32,
             MessageID("s", 0, 5, fields["sequence_number"], ALICE.address, fields["msg_chain_id"]),
@@ -311,13 +351,13 @@ class TestFreeSequence:
             EncryptionType.NONE,
             None,
             "{}",
-            None,
+            fields["new_group_key"],
             SignatureType.ETH_LEGACY,
             legacy_signature("s", 5, "{}"),
         )
         publish = publishes(session(2), b'[2,8,"r",%b]' % message.encode(replayed))
         assert publish.entry.order_key == first.entry.order_key
-        assert publish.entry.raw == first.entry.raw
+        assert convert.to_version(message.decode(publish.entry.raw), 30) == message.decode(first.entry.raw)
         assert publish.renumber is not None
         assert publish.renumber(self.places(first.entry)) is None
 

@@ -236,10 +236,18 @@ class TestRequests:
             ('{"type":"publish","stream":"s"}', "msg"),
             ("{", "not valid JSON"),
             ('{"type":"subscribe","stream":"\\ud800"}', "not valid JSON"),
+            ('{"type":"resend","stream":"s","sub":%s,"resend_last":1}' % ("9" * 300), "sub"),
         ],
     )
     def test_what_is_wrong_is_named(self, frame: str, words: str) -> None:
         assert words in refused(frame.encode())
+
+    def test_a_type_made_of_paths_costs_and_tells_no_more_than_another(self) -> None:
+        """A refusal looked through from every mark on would take minutes, for one frame."""
+        hostile = " - at `$" * 120_000 + "\n"
+        text = refused(msgspec.json.encode({"type": hostile, "stream": "s"}))
+        assert text.startswith("Unknown request type")
+        assert len(text) < 500
 
     def test_a_publish_has_no_stream_message(self) -> None:
         assert "no stream message" in refused(PUBLISH.encode())

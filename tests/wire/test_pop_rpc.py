@@ -240,3 +240,12 @@ def test_a_frame_cut_short_is_refused(method: str) -> None:
     for size in range(len(raw)):
         fault_of(raw[:size])
     fault_of(raw + b"x")
+
+
+def test_a_name_made_of_paths_costs_and_tells_no_more_than_another() -> None:
+    """A refusal looked through from every mark on would take minutes, for one frame."""
+    name = " - at `$" * 120_000 + "\n"
+    frame = {"jsonrpc": "2.0", "method": "subscribe", "id": 1, "params": {"channel": "/root"}, name: 1}
+    with pytest.raises(PeerFault, match="unknown field") as fault:
+        rpc.decode(msgspec.json.encode(frame))
+    assert len(fault.value.message) < 500

@@ -28,9 +28,14 @@ log = logging.getLogger(__name__)
 SAME_TIME: Final = 1024
 """Places read at once when a message without a sequence looks for a free one."""
 
+MAX_ENDS: Final = 4096
+"""Moments whose last place is remembered, so that it is not walked to again from the first."""
+
 FEW: Final = 16
 
 _Counted: TypeAlias = "tuple[Status, model.Protocol, int, model.Verdict]"
+_Moment: TypeAlias = "tuple[str, int, model.OrderKey]"
+"""Topic, partition and key of what would stand first at a time, of a publisher and chain."""
 
 
 class Status(IntEnum):
@@ -105,7 +110,8 @@ class Publish(msgspec.Struct, gc=False, eq=False):
         origin: who is told; set by whoever submits it.
         status: how far it has come.
         renumber: for messages whose protocol gives them no sequence: given everything at the same time of the same
-            publisher and chain, the entry under a free identity, or None when the message is a repeat.
+            publisher and chain in order (of an unsigned message only the last of it), the entry under a free identity,
+            or None when the message is a repeat. Raises PeerFault when it can be given none.
         gate: asked just before the commit.
         subject: what the gate wants to know of it.
         fault: why it was refused, if a check or a gate said so.
@@ -146,6 +152,8 @@ class Broker:
         self.quota = quota
         self._notes: list[model.Entry] = []
         self._admitted: list[Publish] = []
+        self._ends: dict[_Moment, int] = {}
+        """The last sequence of a moment that was walked through. Belongs to the writer's thread."""
 
     def judge(self, batch: Sequence[Publish]) -> None:
         """Check what is signed. May run on several threads, each with its own part of a batch.
@@ -256,16 +264,24 @@ class Broker:
 
     def _renumber(self, taken: Sequence[Publish], now: int) -> None:
         """Keep what found its identity taken under another one, unless it is a repeat after all."""
-        found: dict[tuple[str, int, model.OrderKey], list[Place]] = {}
+        found: dict[tuple[_Moment, bool], list[Place]] = {}
         moved: list[Publish] = []
         for publish in taken:
             entry = publish.entry
-            beginning = (entry.topic, entry.partition, entry.order_key._replace(sequence=0))
-            places = found.get(beginning)
+            # Only what is signed is compared with all that is there; else the end is enough.
+            whole = entry.verdict is not model.Verdict.UNSIGNED
+            moment = (entry.topic, entry.partition, entry.order_key._replace(sequence=0))
+            places = found.get((moment, whole))
             if places is None:
-                places = found[beginning] = self._at_the_same_time(entry)
+                places = self._at_the_same_time(entry) if whole else self._last_of(moment, entry)
+                found[moment, whole] = places
             assert publish.renumber is not None
-            renumbered = publish.renumber(places)
+            try:
+                renumbered = publish.renumber(places if whole else places[-1:])
+            except PeerFault as fault:
+                _refuse(publish, fault, model.Verdict.MALFORMED)
+                self._note(self._notes, publish, now)
+                continue
             if renumbered is None:
                 publish.status = Status.DUPLICATE
                 self._note(self._notes, publish, now)
@@ -274,6 +290,7 @@ class Broker:
             moved.append(publish)
             # The next of this batch must not take the same place, nor be stored beside its own copy.
             places.append(Place(renumbered.order_key, DUPLICATE, model.Row(DUPLICATE, 0, renumbered)))
+            self._remember_end(moment, renumbered.sequence)
         try:
             offsets = self.store.append([publish.entry for publish in moved]) if moved else []
         except OurFault as fault:
@@ -283,14 +300,31 @@ class Broker:
             publish.status = Status.FAILED if offset == DUPLICATE else Status.STORED
             publish.offset = offset
 
+    def _remember_end(self, moment: _Moment, sequence: int) -> None:
+        # One that turns out not to be stored does no harm: a place is only looked for behind it.
+        self._ends[moment] = sequence
+        if len(self._ends) > MAX_ENDS:
+            del self._ends[next(iter(self._ends))]
+
     def _at_the_same_time(self, entry: model.Entry) -> list[Place]:
-        topic = model.Topic(entry.topic, entry.partition, entry.protocol)
-        question = _moment(topic, entry.timestamp, entry.publisher, entry.chain)
+        """All that stands at an entry's time; of very much only a part, which is too much for whoever compares."""
+        question = _moment_of(entry)
         places, after = self.store.walk(question, limit=SAME_TIME)
-        while after is not None:
+        while after is not None and len(places) < SAME_TIME:
             more, after = self.store.walk(question, after=after, limit=SAME_TIME)
             places += more
         return places
+
+    def _last_of(self, moment: _Moment, entry: model.Entry) -> list[Place]:
+        """The last place at an entry's time, looked for behind the one that was the last before."""
+        question = _moment_of(entry, self._ends.pop(moment, 0))
+        last: list[Place] = []
+        after: model.OrderKey | None = None
+        while True:
+            places, after = self.store.walk(question, after=after, limit=SAME_TIME)
+            last = places[-1:] or last
+            if after is None:
+                return last or self._at_the_same_time(entry)
 
     def at(self, topic: model.Topic, timestamp: int) -> Sequence[Place]:
         """What the log holds in a topic at a time; a page of it where that is much. May run on any thread."""
@@ -365,17 +399,26 @@ class Broker:
         # A sink that cannot keep up ends itself while it is written to, which takes it out of the subscriptions.
         for form, sinks in list(self.subscriptions.of(topic).items()):
             encode = form.encode
-            data = b"".join([encode(entry) for entry in entries])
+            try:
+                data = b"".join([encode(entry) for entry in entries])
+            except Exception:
+                # Our fault; nobody else's messages and no answers depend on it.
+                log.exception("messages could not be shown as %s; they are committed", form.name)
+                continue
             receivers = list(sinks)
             for sink in receivers:
                 sink.write(data)
             metrics.DELIVERIES.inc(len(receivers) * len(entries))
 
 
-def _moment(topic: model.Topic, time: int, publisher: str | None = None, chain: str | None = None) -> model.Range:
-    return model.Range(
-        topic, model.Ref(time, 0), model.Ref(time, model.MAX_SAFE_INTEGER), publisher=publisher, chain=chain
-    )
+def _moment(topic: model.Topic, time: int, *, start: int = 0) -> model.Range:
+    return model.Range(topic, model.Ref(time, start), model.Ref(time, model.MAX_SAFE_INTEGER))
+
+
+def _moment_of(entry: model.Entry, start: int = 0) -> model.Range:
+    topic = model.Topic(entry.topic, entry.partition, entry.protocol)
+    question = _moment(topic, entry.timestamp, start=start)
+    return msgspec.structs.replace(question, publisher=entry.publisher, chain=entry.chain)
 
 
 def _refuse(publish: Publish, fault: PeerFault, verdict: model.Verdict) -> None:

@@ -24,6 +24,9 @@ from catchment.wire.streamr.message import OffsetMessage, SignatureType, StreamM
 MAX_FUTURE_MS: Final = 300_000
 """facts/streamr.md, section 7: timestamps may be five minutes ahead."""
 
+MAX_AT_ONE_TIME: Final = 256
+"""Signed messages without a sequence that one publisher may have at one time: each is compared with all others."""
+
 _OK: Final = model.Verdict.OK
 _NOT_SIGNED: Final = SignatureType.NONE
 _LEGACY: Final = SignatureType.ETH_LEGACY
@@ -134,19 +137,25 @@ def _may_exchange(access: Access, parsed: StreamMessage, exchange: keyexchange.E
 def _believed(parsed: StreamMessage, raw: bytes) -> tuple[StreamMessage, bytes]:
     """A message with an ETH_LEGACY signature without what that does not cover, and its bytes.
 
-    Sequence, chain and previous reference are anybody's claim: under other ones a signed message could be sent again
-    and again. So the node gives the sequence, as it does where there is none. (The partition is not covered either, in
-    what shipped; it is part of where the message was sent to.)
+    Sequence, chain, previous reference and new key are anybody's claim: under others a signed message could be sent
+    again and again. So the node gives the sequence, as it does where there is none. (The partition is not covered
+    either, in what shipped; it is part of where the message was sent to.)
     """
     msg_id = parsed.msg_id
-    if not (msg_id.sequence_number or msg_id.msg_chain_id or parsed.prev_msg_ref):
+    if not (msg_id.sequence_number or msg_id.msg_chain_id or parsed.prev_msg_ref or parsed.new_group_key):
         return parsed, raw
     bare = msgspec.structs.replace(
-        convert.to_version(parsed, 30),
+        parsed,
         msg_id=msgspec.structs.replace(msg_id, sequence_number=0, msg_chain_id=""),
         prev_msg_ref=None,
+        new_group_key=None,
     )
     return bare, message.encode(bare)
+
+
+def _numberable(parsed: StreamMessage) -> StreamMessage:
+    """The message in a version that has a sequence, with all else it says."""
+    return convert.to_version(parsed, 30) if isinstance(parsed, OffsetMessage) else parsed
 
 
 def with_sequence(parsed: StreamMessage, sequence: int) -> StreamMessage:
@@ -160,11 +169,20 @@ def renumbered(parsed: StreamMessage, entry: model.Entry, places: Sequence[Place
     Only a signed message can be known to be the same one again: same publisher and time, which all of `places` share,
     and same content. One that was dropped from the hot store cannot be compared and counts as the same: a replay must
     not become a new message.
+
+    Raises:
+        PeerFault: no sequence is left, or too much would have to be compared.
     """
     if parsed.signature_type is not SignatureType.NONE:
         for place in places:
             if place.row is None or message.decode(place.row.entry.raw).content == parsed.content:
                 return None
-    sequence = max(place.key.sequence for place in places) + 1
-    made = with_sequence(convert.to_version(parsed, 30), sequence)
+    sequence = places[-1].key.sequence + 1
+    if sequence > model.MAX_SAFE_INTEGER or len(places) >= MAX_AT_ONE_TIME:
+        raise PeerFault(
+            f"Publish request failed: stream {parsed.msg_id.stream_id} takes no more messages without a sequence "
+            f"number at timestamp {parsed.msg_id.timestamp}. Send it with another timestamp.",
+            code=ErrorCode.REQUEST_FAILED,
+        )
+    made = with_sequence(_numberable(parsed), sequence)
     return msgspec.structs.replace(entry, version=made.version, sequence=sequence, raw=message.encode(made))

@@ -17,6 +17,7 @@ import msgspec
 
 from catchment.errors import PeerFault
 from catchment.model import MAX_SAFE_INTEGER
+from catchment.wire.refusals import MAX_TEXT, split_path
 
 
 class ErrorCode(IntEnum):
@@ -55,8 +56,6 @@ Integer = Annotated[int, msgspec.Meta(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)
 Address = Annotated[str, msgspec.Meta(pattern=ADDRESS_PATTERN, max_length=1024)]
 
 _base64 = re.compile(BASE64_PATTERN)
-_PATH: Final = re.compile(r" - at (?:`\$\.?(.*)`|`key` in `\$\.?(.*)`)$")
-_MAX_TEXT: Final = 300
 
 PATTERN_WORDS: Final[dict[str, str]] = {
     BASE64_PATTERN: "base64url with padding",
@@ -117,21 +116,17 @@ def not_json(what: str, error: Exception) -> PeerFault:
     """The fault of text that cannot be read at all."""
     if isinstance(error, RecursionError):
         return fault(f"{what}: nested too deeply to be read.")
-    return fault(f"{what}: not valid JSON ({str(error)[:_MAX_TEXT]}).")
+    return fault(f"{what}: not valid JSON ({str(error)[:MAX_TEXT]}).")
 
 
 def explain(what: str, error: msgspec.ValidationError) -> str:
     """Word a validation error: what, which field, what was expected there."""
-    text = str(error)
-    found = _PATH.search(text)
-    path = ""
-    if found is not None:
-        text = text[: found.start()]
-        path = f", {found.group(1) or found.group(2) or 'a key'}"
+    text, found = split_path(error)
+    path = f", {found.removeprefix('.')}" if found else ""
     for pattern, words in PATTERN_WORDS.items():
         text = text.replace(f"`str` matching regex {pattern!r}", words)
     text = f"{text[:1].lower()}{text[1:]}"
-    return f"{what}{path[:_MAX_TEXT]}: {text[:_MAX_TEXT]}."
+    return f"{what}{path}: {text}."
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,7 +142,7 @@ def require(condition: bool, text: str) -> None:
 def require_same(name: str, got: str, expected: str) -> None:
     """A field that must have exactly one value."""
     if got != expected:
-        raise fault(f"{name}: {got[:_MAX_TEXT]!r} is not {expected[:_MAX_TEXT]!r}.")
+        raise fault(f"{name}: {got[:MAX_TEXT]!r} is not {expected[:MAX_TEXT]!r}.")
 
 
 def require_unique(name: str, values: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from catchment.errors import PeerFault
 from catchment.model import MAX_SAFE_INTEGER
+from catchment.wire.refusals import split_path
 
 INVALID_REQUEST: Final = "INVALID_REQUEST"
 
@@ -31,7 +32,6 @@ Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 StreamId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
 RequestId = Annotated[str, msgspec.Meta(max_length=MAX_REQUEST_ID)]
 
-_PATH = re.compile(r" - at `\$(.*)`$")
 _INDEX = re.compile(r"\[(\d+)\]")
 
 
@@ -152,15 +152,14 @@ _NESTED: Final[Mapping[str, tuple[str, ...]]] = {
 
 def explain(what: str, names: Sequence[str], error: msgspec.ValidationError) -> str:
     """Word a validation error with the document's field names instead of positions."""
-    text = str(error)
-    found = _PATH.search(text)
-    if found is None:
+    text, found = split_path(error)
+    if not found:
         return f"{what}: {text}"
-    steps = [int(step) for step in _INDEX.findall(found.group(1))]
+    steps = [int(step) for step in _INDEX.findall(found)]
     path: list[str] = []
     known: Sequence[str] = names
     for step in steps:
         name = known[step] if step < len(known) else f"element {step}"
         path.append(name)
         known = _NESTED.get(name, ())
-    return f"{what}, {'.'.join(path)}: {text[: found.start()]}"
+    return f"{what}, {'.'.join(path)}: {text}"

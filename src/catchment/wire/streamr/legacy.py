@@ -7,7 +7,6 @@ their successors and are turned into the same `Control`; a publish has no stream
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -17,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from catchment.errors import PeerFault
 from catchment.model import MAX_SAFE_INTEGER
+from catchment.wire.refusals import split_path
 from catchment.wire.streamr.fields import (
     INVALID_REQUEST,
     LooseMessageRef,
@@ -80,7 +80,7 @@ class ResendRequest(_Request, frozen=True, gc=False, tag="resend", rename=None):
     """Send history. The document's table says the type is "unsubscribe"; its example and all software say "resend"."""
 
     partition: Number | None = 0
-    sub: RequestId | int | UnsetType = UNSET
+    sub: RequestId | Number | UnsetType = UNSET
     auth_key: _Key = msgspec.field(name="authKey", default=UNSET)
     session_token: _Key = msgspec.field(name="sessionToken", default=UNSET)
     resend_all: bool | UnsetType | None = UNSET
@@ -94,7 +94,6 @@ Request = PublishRequest | SubscribeRequest | UnsubscribeRequest | ResendRequest
 
 _decode_request: Final[Callable[[bytes], Request]] = msgspec.json.Decoder(Request).decode
 _encode_json = msgspec.json.Encoder().encode
-_PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
 
 
 def is_request(data: bytes) -> bool:
@@ -122,11 +121,10 @@ def decode_request(data: bytes) -> Request:
 
 
 def _explain(error: msgspec.ValidationError) -> str:
-    text = str(error)
-    found = _PATH.search(text)
-    if found is not None and found.group(1) == "type":
-        return f"Unknown request type: {text[: found.start()]}"
-    return f"Request: {text}" if found is None else f"Request, {found.group(1)}: {text[: found.start()]}"
+    text, path = split_path(error)
+    if path == ".type":
+        return f"Unknown request type: {text}"
+    return f"Request, {path.removeprefix('.')}: {text}" if path else f"Request: {text}"
 
 
 def encode_request(request: Request) -> bytes:
