@@ -126,7 +126,7 @@ def test_a_session_lasts_three_hours_from_its_last_use() -> None:
 def test_key_exchange_streams_are_implicit_and_have_partition_0(stream: str, open_to_all: bool) -> None:
     access = access_with(open_to_all=open_to_all)
     access.check_subscribe(ANONYMOUS, stream, 0)
-    access.check_publish(ANONYMOUS, stream, 0, signer=BOB)
+    access.check_publish(ANONYMOUS, stream, 0, signer=BOB, exchange=True)
     assert code_of(access.check_subscribe, ANONYMOUS, stream, 1) == "REQUEST_FAILED"
 
 

@@ -569,6 +569,13 @@ class TestOffsets:
         assert offsets.next(entry_at(10, "a"))[0] == 12
         assert offsets.next(entry_at(10, "b"))[0] == 10
 
+    def test_resends_do_not_make_it_remember_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(streamr_forms, "MAX_TOPICS", 2)
+        offsets = Offsets()
+        for topic in "abcd":
+            offsets.resent(entry_at(10, topic), None)
+        assert [offsets.next(entry_at(10, topic))[0] for topic in "db"] == [11, 10]
+
 
 STREAM = "river"
 

@@ -74,6 +74,25 @@ def test_publishing_needs_a_signer_or_a_session_that_may(tmp_path: Path) -> None
     asyncio.run(main())
 
 
+def test_an_address_is_no_stream_that_everyone_may_write_to(tmp_path: Path) -> None:
+    """Clients 3.x exchange keys on the bare address, which needs no permission; nothing else goes there."""
+
+    async def main() -> None:
+        async with closed_node(tmp_path) as (node, rest, _), connected(node, ACKNOWLEDGED) as peer:
+            stream = BOB.address.lower()
+            for signer in (None, BOB):
+                answer = await peer.ask(b'[2,8,"r",%b,null]' % messages(stream, 1, signer=signer)[0])
+                assert answer == [2, 7, "r", f"Stream {stream} not found.", "NOT_FOUND"]
+            async with connected(node, OLDEST) as oldest:
+                await old(oldest, type="publish", stream=stream, msg="{}")
+                assert "not found" in str(await oldest.next())
+            posted = await rest.ask("POST", of(stream) + "/data", {})
+            assert posted.status == 404
+            await peer.subscribe(stream)
+
+    asyncio.run(main())
+
+
 def test_keys_inside_requests_of_control_0_authenticate(tmp_path: Path) -> None:
     async def main() -> None:
         async with closed_node(tmp_path) as (node, _, alice), connected(node, OLDEST) as peer:
@@ -102,6 +121,24 @@ def test_a_token_that_has_expired_opens_nothing(tmp_path: Path) -> None:
             assert (await peer.ask([2, 9, "r", "s", 0, token_of(alice)]))[1] == 2
             node.access.accounts.open_session(ALICE.address, "old", now_us() - SESSION_US)
             assert (await peer.ask([2, 11, "r", "s", 0, 5, "old"]))[4] == "AUTHENTICATION_FAILED"
+
+    asyncio.run(main())
+
+
+def test_a_key_that_is_deleted_ends_the_subscriptions_it_opened_and_no_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with closed_node(tmp_path) as (node, _, alice), connected(node, OLDEST) as first, connected(node) as hers:
+            keys = [await alice.ok("POST", of("s") + "/keys", {"permission": "read"}) for _ in range(2)]
+            async with connected(node, OLDEST) as second:
+                for peer, key in zip((first, second), keys, strict=True):
+                    await old(peer, type="subscribe", stream="s", authKey=key["id"])
+                    assert (await peer.next())[1] == 2
+                assert (await alice.delete(of("s") + f"/keys/{keys[0]['keyId']}")).status == 204
+                assert "not allowed to subscribe" in str(await first.next())
+                hers.publish(chain_of("s").make('{"n":1}', now_us() // 1000))
+                assert '{\\"n\\":1}' in msgspec.json.encode(await second.next()).decode()
+                await old(first, type="unsubscribe", stream="s")
+                assert "Not subscribed to stream s" in str(await first.next())
 
     asyncio.run(main())
 

@@ -87,7 +87,14 @@ class Access:
     # What is allowed.
 
     def check_publish(
-        self, caller: Caller, stream_id: str, partition: int, *, signer: str | None, encrypted: bool = True
+        self,
+        caller: Caller,
+        stream_id: str,
+        partition: int,
+        *,
+        signer: str | None,
+        encrypted: bool = True,
+        exchange: bool = False,
     ) -> None:
         """Whether a message may go into a stream-partition.
 
@@ -97,12 +104,15 @@ class Access:
             partition: where it is to go.
             signer: its publisher when it is signed (whether the signature is theirs is checked later), else None.
             encrypted: whether its content is encrypted.
+            exchange: whether it is a key-exchange message; a closed node takes nothing else where nobody was permitted.
 
         Raises:
             PeerFault: NOT_FOUND, PERMISSION_DENIED, or REQUEST_FAILED for what the stream does not take.
         """
         stream = self._streams.get(stream_id)
         if stream is None:
+            if not exchange and not self.open:
+                raise _not_found(stream_id)
             self._check_implicit(stream_id, partition, "publish")
             return
         if partition >= stream.partitions:
@@ -147,7 +157,8 @@ class Access:
             return True
         if caller.user is not None:
             return (operation, caller.user) in granted
-        return caller.stream == stream_id and operation in caller.operations
+        held = caller.stream == stream_id and operation in caller.operations
+        return held and self.accounts.holds_key(caller)
 
     def may_change(self, caller: Caller, stream_id: str, operation: str) -> bool:
         """Whether a caller may edit, delete or share a stream.

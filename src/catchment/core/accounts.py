@@ -49,6 +49,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The one stream an anonymous key opens."""
     operations: tuple[str, ...] = ()
     """What that key allows there."""
+    key: str | None = None
+    """The hash of that key."""
 
 
 ANONYMOUS: Final = Caller()
@@ -208,7 +210,11 @@ class Accounts:
         key = self._keys.get(digest)
         if key is None or not hmac.compare_digest(key.digest, digest):
             return None
-        return Caller(key.user, key.stream, key.operations)
+        return Caller(key.user, key.stream, key.operations, None if key.stream is None else digest)
+
+    def holds_key(self, caller: Caller) -> bool:
+        """Whether the key somebody came with is still good."""
+        return caller.key is None or caller.key in self._keys
 
     # Sessions.
 

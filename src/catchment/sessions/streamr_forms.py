@@ -51,9 +51,7 @@ class Offsets:
         topic = (entry.topic, entry.partition)
         before = self._last.pop(topic, None)
         offset = _after(before, entry)
-        self._last[topic] = Shown(offset, entry.timestamp)
-        if len(self._last) > MAX_TOPICS:
-            del self._last[next(iter(self._last))]
+        self._remember(topic, Shown(offset, entry.timestamp))
         return offset, before
 
     def resent(self, entry: model.Entry, before: Shown | None) -> int:
@@ -65,8 +63,13 @@ class Offsets:
         topic = (entry.topic, entry.partition)
         last = self._last.get(topic)
         if last is None or offset > last.offset:
-            self._last[topic] = Shown(offset, entry.timestamp)
+            self._remember(topic, Shown(offset, entry.timestamp))
         return offset
+
+    def _remember(self, topic: tuple[str, int], shown: Shown) -> None:
+        self._last[topic] = shown
+        if len(self._last) > MAX_TOPICS:
+            del self._last[next(iter(self._last))]
 
 
 def _after(before: Shown | None, entry: model.Entry) -> int:

@@ -101,7 +101,14 @@ def _permitted(
     caller = access.authenticate(session_token, auth_key, now) if signer is None else ANONYMOUS
     encrypted = parsed.encryption_type is not _NOT_ENCRYPTED
     try:
-        access.check_publish(caller, msg_id.stream_id, msg_id.stream_partition, signer=signer, encrypted=encrypted)
+        access.check_publish(
+            caller,
+            msg_id.stream_id,
+            msg_id.stream_partition,
+            signer=signer,
+            encrypted=encrypted,
+            exchange=exchange is not None,
+        )
     except PeerFault as fault:
         if fault.code != ErrorCode.PERMISSION_DENIED:
             raise

@@ -165,6 +165,8 @@ async def drop_key(node: RestNode, request: Request, keys: list[Key]) -> Respons
     for key in keys:
         if key.id == asked or key.digest == accounts.digest_of(asked):
             node.access.accounts.drop_key(key)
+            if key.stream is not None:
+                node.registrar.on_change(key.stream)
             await node.registrar.save()
             return no_content()
     raise RestFault(404, "NOT_FOUND", "There is no such key.")
