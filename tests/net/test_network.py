@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from picows import WSFrame, WSMsgType, WSTransport, ws_connect
 
+from catchment import metrics
 from catchment.client.streamr import now_ms
 from catchment.errors import UserError
 from catchment.net import peerlink, tracking
@@ -183,6 +184,24 @@ async def test_history_that_is_not_here_comes_from_the_storage_node(tmp_path: Pa
             assert await client.next() == [2, 5, "g", "s", 0]
             assert await client.ask([2, 11, "n", "unknown", 0, 5, None]) == [2, 6, "n", "unknown", 0]
             assert b.store.next_offset == 0, "it was passed on, not kept"
+
+
+@on_loop
+async def test_a_node_whose_resend_is_refused_hears_that_there_is_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_node(tmp_path, trackers=NOWHERE, network_id="A", access="closed") as a, stranger(a) as peer:
+        peer.send([2, 11, "h", "s", 0, 5, None])
+        assert (await peer.reads()).control == b'[2,6,"h","s",0]', "its client does not wait for an answer"
+    async with alone(tmp_path / "B") as b, stranger(b) as peer:
+        monkeypatch.setattr("catchment.net.network.MAX_RESENDS", 1)
+        for number in range(3):
+            peer.send([2, 11, f"r{number}", "s", 0, 5, None])
+        answers = {(await peer.reads()).control for _ in range(3)}
+        assert answers == {b'[2,6,"r%d","s",0]' % number for number in range(3)}, "each one is answered"
+        assert metrics.REGISTRY.get_sample_value(
+            "catchment_session_requests_invalid_total", {"protocol": "streamr-network", "reason": "resends"}
+        )
 
 
 @on_loop

@@ -8,9 +8,10 @@ storage nodes the tracker knows, and every message of it is judged before it goe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Final
@@ -24,6 +25,7 @@ from catchment.errors import PeerFault
 from catchment.net.ingest import Ingest, now_us
 from catchment.net.peerlink import (
     ID_HEADER,
+    MAX_RESENDS,
     NODE,
     PROTOCOL,
     STORAGE,
@@ -39,7 +41,7 @@ from catchment.net.tracking import PING_SECONDS
 from catchment.overlay import node as overlay
 from catchment.overlay.node import DUPLICATE_CONNECTION, PROTOCOL_ERROR, OverlayNode
 from catchment.sessions.base import Resend
-from catchment.sessions.streamr_peer import Neighbour, PeerSession, ResendEnded, Resent, Told
+from catchment.sessions.streamr_peer import Denied, Neighbour, PeerSession, ResendEnded, Resent, Told
 from catchment.wire.streamr import message
 from catchment.wire.streamr import tracker as wire
 from catchment.wire.streamr.network import Era
@@ -236,7 +238,10 @@ class NetworkService:
                 self.node.unsubscribe_requested(link.peer_id, topic, self._loop.time())
                 self._schedule()
             case Resend():
-                self._spawn(self._resender.run(link, command, elsewhere=False))
+                self._resend(link, command)
+            case Denied(request, fault):
+                link.send_all([link.session.resend_ended(request, 0)])
+                raise fault
             case Resent(request_id) | ResendEnded(request_id):
                 asked = self._asked.get(request_id)
                 if asked is not None and asked.link is link:
@@ -245,6 +250,19 @@ class NetworkService:
                 raise PeerFault("Nodes do not send tracker messages to each other.", code="INVALID_REQUEST")
             case None:
                 pass
+
+    def _resend(self, link: PeerLink, request: Resend) -> None:
+        if link.resends >= MAX_RESENDS:
+            link.send_all([link.session.resend_ended(request, 0)])
+            raise PeerFault(f"More than {MAX_RESENDS} resends at once.", code="INVALID_REQUEST", reason="resends")
+        link.resends += 1
+        self._spawn(self._answer(link, request))
+
+    async def _answer(self, link: PeerLink, request: Resend) -> None:
+        try:
+            await self._resender.run(link, request, elsewhere=False)
+        finally:
+            link.resends -= 1
 
     def _told(self, link: PeerLink, command: object) -> None:
         match command:
@@ -418,24 +436,26 @@ class NetworkService:
 
     # History that is not here.
 
-    async def _elsewhere(self, request: Resend) -> AsyncIterator[Sequence[model.Entry]]:
+    async def _elsewhere(self, request: Resend) -> AsyncGenerator[Sequence[model.Entry], None]:
         """Ask neighbours, then storage nodes, until one has something."""
         topic = request.question.topic
         if topic.protocol is not model.Protocol.STREAMR:
             return
         asked: set[str] = set()
-        async for link in self._sources(topic):
-            if link.peer_id in asked:
-                continue
-            asked.add(link.peer_id)
-            found = False
-            async for page in self._ask(link, request):
-                found = True
-                yield page
-            if found:
-                return
+        async with contextlib.aclosing(self._sources(topic)) as sources:
+            async for link in sources:
+                if link.peer_id in asked:
+                    continue
+                asked.add(link.peer_id)
+                found = False
+                async with contextlib.aclosing(self._ask(link, request)) as pages:
+                    async for page in pages:
+                        found = True
+                        yield page
+                if found:
+                    return
 
-    async def _sources(self, topic: model.Topic) -> AsyncIterator[PeerLink]:
+    async def _sources(self, topic: model.Topic) -> AsyncGenerator[PeerLink, None]:
         for peer in self.node.neighbours(topic)[:MAX_ASKED]:
             if peer in self._links:
                 yield self._links[peer]
@@ -455,6 +475,12 @@ class NetworkService:
             return await asyncio.wait_for(answer, ANSWER_SECONDS)
         except TimeoutError:
             return ()
+        finally:
+            waiting = self._storage.get(topic, [])
+            if answer in waiting:
+                waiting.remove(answer)
+            if not waiting:
+                self._storage.pop(topic, None)
 
     async def _linked(self, address: str) -> PeerLink | None:
         """The connection to an address, made if it may be."""
@@ -466,7 +492,7 @@ class NetworkService:
             await self._dialler.dial(address, PeerSession(self._access, node_id=self.node.id))
         return found()
 
-    async def _ask(self, link: PeerLink, request: Resend) -> AsyncIterator[Sequence[model.Entry]]:
+    async def _ask(self, link: PeerLink, request: Resend) -> AsyncGenerator[Sequence[model.Entry], None]:
         """Ask one node, and give what it answers page by page, judged, no faster than it is taken."""
         request_id = str(uuid.uuid4())
         asked = self._asked[request_id] = Asked(link)

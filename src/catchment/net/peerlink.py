@@ -29,7 +29,7 @@ from catchment import metrics, model
 from catchment.core.broker import Status
 from catchment.errors import PeerFault
 from catchment.net.outbox import Outbox
-from catchment.net.websocket import PING, frame
+from catchment.net.websocket import PING, frame, masked_frame
 from catchment.overlay.node import DEAD_CONNECTION, PROTOCOL_ERROR
 from catchment.sessions.streamr_peer import PeerSession
 
@@ -45,6 +45,10 @@ TYPES: Final = (TRACKER, NODE, STORAGE)
 
 MAX_FRAME: Final = 1024 * 1024
 MAX_ID: Final = 256
+MAX_ADDRESS: Final = 1024
+MAX_RESENDS: Final = 32
+"""Resends of one link that may run at once."""
+
 MAX_FAULTS: Final = 1000
 """Frames and messages of one link that may be refused before it is cut: whoever sends more is no help."""
 
@@ -78,7 +82,7 @@ def headers(node_id: str, kind: str) -> dict[str, str]:
 
 def missing(found: Mapping[str, str], address: str | None) -> str:
     """What a peer did not say about itself; empty when it said everything."""
-    if not address:
+    if not address or len(address) > MAX_ADDRESS:
         return "address not given"
     if not found.get(ID_HEADER) or len(found[ID_HEADER]) > MAX_ID:
         return "peerId not given"
@@ -120,6 +124,8 @@ class PeerLink(WSListener):
         self.dialled = dialled
         self.sender = ""
         self.is_open = False
+        self.resends = 0
+        """How many of its resends are being answered."""
         self.since = 0.0
         """When it was opened, in the loop's time."""
         self._owner = owner
@@ -183,12 +189,9 @@ class PeerLink(WSListener):
         """Send payloads, each in a frame of its own."""
         if not self.is_open:
             return
-        if not self.dialled:
-            self.outbox.write(b"".join([frame(payload) for payload in payloads]))
-        elif self.outbox.takes(sum(len(payload) for payload in payloads)):
-            # Whoever dialled is the client, and a client's frames are masked (RFC 6455, section 5.3).
-            for payload in payloads:
-                self._transport.send(WSMsgType.TEXT, payload)
+        # Whoever dialled is the client, and a client's frames are masked (RFC 6455, section 5.3).
+        wrap = masked_frame if self.dialled else frame
+        self.outbox.write(b"".join([wrap(payload) for payload in payloads]))
 
     async def room(self) -> bool:
         """Wait until the peer has read enough; False when it is gone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeVar
 
@@ -51,7 +51,7 @@ class Resender:
 
     def __init__(self, history: History, *, threads: int = 2) -> None:
         self._history = history
-        self.elsewhere: Callable[[Resend], AsyncIterator[Sequence[model.Entry]]] | None = None
+        self.elsewhere: Callable[[Resend], AsyncGenerator[Sequence[model.Entry], None]] | None = None
         """Asks other nodes for history that is not here, page by page."""
         self._readers = ThreadPoolExecutor(threads, thread_name_prefix="reader")
 
@@ -143,14 +143,15 @@ class Resender:
         page = page[:left]
         return shape(page), len(page), after
 
-    async def _pass_on(self, peer: Peer, request: Resend, pages: AsyncIterator[Sequence[model.Entry]]) -> int:
+    async def _pass_on(self, peer: Peer, request: Resend, pages: AsyncGenerator[Sequence[model.Entry], None]) -> int:
         """Send what another node answers."""
         sent = 0
-        async for page in pages:
-            if not await peer.room():
-                break
-            self._send_page(peer, request, page, first=sent == 0)
-            sent += len(page)
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                if not await peer.room():
+                    break
+                self._send_page(peer, request, page, first=sent == 0)
+                sent += len(page)
         return sent
 
     def _send_page(self, peer: Peer, request: Resend, page: Sequence[model.Entry], *, first: bool) -> None:

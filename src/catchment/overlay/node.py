@@ -319,6 +319,8 @@ class OverlayNode:
             for stream in self._streams.values():
                 if address in stream.wanted:
                     self._report(stream.tracker, now)
+        else:
+            self._retries.pop(address, None)
 
     def peer_lost(self, peer: str, now: float) -> None:
         """A connection has ended."""
@@ -378,6 +380,8 @@ class OverlayNode:
                 if name not in self._by_address and self._is_wanted(name):
                     self._dialling[name] = None
                     commands.append(DialPeer(name))
+                else:
+                    self._retries.pop(name, None)
             elif not self._peers[name].streams:
                 commands.append(ClosePeer(name, NORMAL_CLOSURE, NO_SHARED_STREAMS))
         return commands

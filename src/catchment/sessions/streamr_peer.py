@@ -14,6 +14,7 @@ import msgspec
 from catchment import model
 from catchment.core.access import Access
 from catchment.core.broker import Publish
+from catchment.errors import PeerFault
 from catchment.sessions.base import Resend
 from catchment.sessions.streamr import StreamrSession
 from catchment.wire.streamr import control, message, network, tracker
@@ -47,13 +48,20 @@ class ResendEnded(msgspec.Struct, frozen=True, gc=False):
     request_id: str
 
 
+class Denied(msgspec.Struct, frozen=True, gc=False):
+    """A resend that is not answered with messages, and why: the node hears that there is nothing, and asks others."""
+
+    request: Resend
+    fault: PeerFault
+
+
 class Told(msgspec.Struct, frozen=True, gc=False):
     """A message of the Tracker Protocol."""
 
     message: tracker.TrackerMessage
 
 
-PeerCommand = Publish | Resend | Neighbour | Resent | ResendEnded | Told
+PeerCommand = Publish | Resend | Denied | Neighbour | Resent | ResendEnded | Told
 
 _ENDS: Final = frozenset(
     {
@@ -103,7 +111,11 @@ class PeerSession:
             topic = model.Topic(request.stream_id, request.stream_partition)
             return Neighbour(topic, kind is ControlType.SUBSCRIBE_REQUEST)
         if kind in _RESENDS:
-            return self._client.resend(request, now)
+            try:
+                return self._client.resend(request, now)
+            except PeerFault as fault:
+                topic = model.Topic(request.stream_id, request.stream_partition)
+                return Denied(Resend(request.request_id, model.Range(topic)), fault)
         if kind is ControlType.UNICAST_MESSAGE:
             parsed, raw = message.read(bytes(request.message))
             return Resent(request.request_id, parsed, raw)
