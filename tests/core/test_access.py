@@ -170,3 +170,15 @@ def test_only_owners_change_a_stream_that_has_one() -> None:
         assert access.may_change(Caller(ALICE), "river", "stream_edit")
         assert not access.may_change(Caller(BOB), "river", "stream_edit")
         assert access.may_change(ANONYMOUS, "free", "stream_edit") is open_to_all
+
+
+def test_streams_may_come_and_go_while_they_are_listed() -> None:
+    access = access_with(open_to_all=True)
+    access.apply(create("created"))
+    access.note(model.Topic("appeared", 0), entries(BOB))
+    listed = access.streams()
+    assert next(listed).id == "created"
+    access.apply(create("later"))
+    access.note(model.Topic("too", 0), entries(BOB))
+    assert {stream.id for stream in listed} == {"appeared", "too"}
+    assert [stream.id for stream in access.created_streams()] == ["created", "later"]

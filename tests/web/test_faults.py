@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -158,6 +160,34 @@ def test_one_sender_reads_so_many_histories_at_once_and_no_more(
                     refused = await rest.get(of("s") + page)
                     assert (refused.status, refused.code) == (429, "TOO_MANY_ANSWERS")
             assert (await rest.get(of("s") + "/data/partitions/0/last")).status == 200
+            assert node.limits.may_read("127.0.0.1")
+
+    asyncio.run(main())
+
+
+def test_a_history_counts_while_its_first_page_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_ANSWERS", 1)
+
+    async def main() -> None:
+        async with rest_node(tmp_path) as (node, rest):
+            reading, go_on = threading.Event(), threading.Event()
+            read = node.resender._history.range
+
+            def slow(*arguments: Any, **options: Any) -> Any:
+                reading.set()
+                assert go_on.wait(30)
+                return read(*arguments, **options)
+
+            monkeypatch.setattr(node.resender._history, "range", slow)
+            page = of("s") + "/data/partitions/0/from?fromTimestamp=0"
+            first = asyncio.ensure_future(rest.get(page))
+            try:
+                assert await asyncio.to_thread(reading.wait, 30)
+                assert not node.limits.may_read("127.0.0.1")
+                assert (await rest.get(page)).status == 429
+            finally:
+                go_on.set()
+            assert (await first).status == 200
             assert node.limits.may_read("127.0.0.1")
 
     asyncio.run(main())

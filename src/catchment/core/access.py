@@ -12,7 +12,7 @@ calls belong to one thread, the event loop's. Refusals are `PeerFault` with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 from catchment import model
@@ -221,10 +221,17 @@ class Access:
         """A stream somebody created, None when it is not there or only appeared."""
         return self._streams.get(stream_id)
 
-    def streams(self) -> Iterable[Stream]:
-        """Every stream there is: those that were created, and those that appeared with their first message."""
-        yield from self._streams.values()
-        for stream_id in self._seen:
+    def created_streams(self) -> Sequence[Stream]:
+        """The streams that somebody created."""
+        return list(self._streams.values())
+
+    def streams(self) -> Iterator[Stream]:
+        """Every stream there is: those that were created, and those that appeared with their first message.
+
+        There may be very many, so they are made one by one; streams may come and go meanwhile.
+        """
+        yield from self.created_streams()
+        for stream_id in list(self._seen):
             if stream_id not in self._streams and recipient_of(stream_id) is None:
                 yield Stream(id=stream_id, name=stream_id)
 

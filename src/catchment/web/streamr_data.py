@@ -208,7 +208,8 @@ async def _answer(node: RestNode, request: Request, question: model.Range, *, la
         raise RestFault(429, "TOO_MANY_ANSWERS", "Your address is reading too many histories at once.")
     pages = node.resender.pages(question, partial(_shaped, form.one, version), last=last)
     # The first page before the first byte, so that a failure can still be told.
-    first: list[bytes] = await anext(pages, [])
+    with node.limits.reading(sender_of(request)):
+        first: list[bytes] = await anext(pages, [])
     body = _joined(form, first, pages, node.limits.reading(sender_of(request)))
     return StreamingResponse(body, media_type=form.media_type)
 

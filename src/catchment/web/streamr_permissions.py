@@ -210,7 +210,7 @@ async def stored_streams(node: RestNode, request: Request) -> Response:
     return json_response(
         [
             shown(stream)
-            for stream in node.access.streams()
+            for stream in node.access.created_streams()
             if address in (each.lower() for each in stream.storage_nodes)
             and (node.access.open or node.access.may(caller, stream.id, "stream_get"))
         ]

@@ -259,7 +259,7 @@ async def listed(node: RestNode, request: Request) -> Response:
     name, words = query.get("name"), query.get("search", "").lower()
     left, skip = _number(query.get("max"), DEFAULT_LISTED, MAX_LISTED), _number(query.get("offset"), 0, 2**53)
     found: list[dict[str, object]] = []
-    for at, stream in enumerate(list(node.access.streams())):
+    for at, stream in enumerate(node.access.streams()):
         if at % _SLICE == _SLICE - 1:
             await asyncio.sleep(0)
         if (
