@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from random import Random
 
+import uvloop
 from picows import (
     WSListener,
     WSMsgType,
@@ -124,14 +125,14 @@ async def forwarding() -> None:
         ):
             await service._dialler.dial(address, PeerSession(node_id="me"))
             await until(lambda: broker.subscriptions.of(TOPIC) and len(service.node.peers) == 2)
-            service.node.join(TOPIC, 0.0)
+            service.node.join(TOPIC, service._loop.time())
             took = {}
             for _warm in range(2):
                 took["local"] = await cost(lambda: broker._deliver_topic(TOPIC, entries))
                 for peer in ("caller", "called"):
-                    service.node.subscribe_requested(peer, TOPIC, 0.0)
+                    service.node.subscribe_requested(peer, TOPIC, service._loop.time())
                     took[peer] = await cost(lambda: service._forward(made))
-                    service.node.unsubscribe_requested(peer, TOPIC, 0.0)
+                    service.node.unsubscribe_requested(peer, TOPIC, service._loop.time())
             print(f"deliver to one local subscriber           {took['local']:5.2f} us a message")
             for peer, how in (("caller", "it dialled us"), ("called", "we dialled it")):
                 ratio = took[peer] / took["local"]
@@ -190,6 +191,7 @@ def status() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(forwarding())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(forwarding())
     joining()
     status()

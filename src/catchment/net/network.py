@@ -13,7 +13,6 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from typing import Final
 
 from picows import WSListener
@@ -326,18 +325,29 @@ class NetworkService:
     def _forward(self, stored: Sequence[Publish]) -> None:
         """Pass on what was committed, to every neighbour but the one it came from."""
         now = self._loop.time()
-        for (topic, source), publishes in groupby(stored, key=_way):
-            if topic is None:
+        topic, source = None, ""
+        raws: list[bytes] = []
+        # Found run by run: most batches are one.
+        for publish in stored:
+            entry, origin = publish.entry, publish.origin
+            if entry.protocol is not model.Protocol.STREAMR or entry.kind not in _PASSED_ON:
                 continue
-            if not source:
-                self._published[topic] = now
-                if topic not in self.node.streams:
-                    self.node.join(topic, now)
-                    self._schedule()
-            raws = [publish.entry.raw for publish in publishes]
-            for raw in raws[:-1]:
-                self.node.accepted(topic, raw, source, now)
-            self._pass_on(self.node.accepted(topic, raws[-1], source, now), raws)
+            came_from = origin.peer_id if isinstance(origin, PeerLink) else ""
+            if topic is None or topic.name != entry.topic or topic.partition != entry.partition or source != came_from:
+                if topic is not None:
+                    self._forward_run(topic, source, raws, now)
+                topic, source, raws = model.Topic(entry.topic, entry.partition), came_from, []
+            raws.append(entry.raw)
+        if topic is not None:
+            self._forward_run(topic, source, raws, now)
+
+    def _forward_run(self, topic: model.Topic, source: str, raws: Sequence[bytes], now: float) -> None:
+        if not source:
+            self._published[topic] = now
+            if not self.node.takes_part(topic):
+                self.node.join(topic, now)
+                self._schedule()
+        self._pass_on(self.node.accepted_all(topic, raws, source, now), raws)
 
     def _pass_on(self, peers: Iterable[str], raws: Sequence[bytes]) -> None:
         encoded: dict[Era, list[bytes]] = {}
@@ -348,7 +358,7 @@ class NetworkService:
             session = link.session
             payloads = encoded.get(session.era)
             if payloads is None:
-                payloads = encoded[session.era] = [session.broadcast(raw) for raw in raws]
+                payloads = encoded[session.era] = session.broadcasts(raws)
             link.send_all(payloads)
             metrics.FORWARDED.inc(len(raws))
 
@@ -394,7 +404,7 @@ class NetworkService:
             case overlay.UnsubscribePeer(_, topic):
                 link.send_all([link.session.subscribe(topic, str(uuid.uuid4()), wanted=False)])
             case overlay.Replay(_, _, messages):
-                link.send_all([link.session.broadcast(raw) for raw in messages])
+                link.send_all(link.session.broadcasts(messages))
 
     def _schedule(self) -> None:
         """Wake up when the node next has something to do."""
@@ -532,15 +542,6 @@ class NetworkService:
         if asked.paused and asked.qsize() <= ASKED_PAGE:
             asked.paused = False
             asked.link.resume_reading()
-
-
-def _way(publish: Publish) -> tuple[model.Topic | None, str]:
-    """Where a message goes and where it came from; None for what does not travel."""
-    entry = publish.entry
-    if entry.protocol is not model.Protocol.STREAMR or entry.kind not in _PASSED_ON:
-        return None, ""
-    origin = publish.origin
-    return model.Topic(entry.topic, entry.partition), origin.peer_id if isinstance(origin, PeerLink) else ""
 
 
 def _judged(page: Sequence[Resent], request: Resend, now: int) -> list[model.Entry]:

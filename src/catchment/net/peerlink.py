@@ -29,7 +29,7 @@ from catchment import metrics, model
 from catchment.core.broker import Status
 from catchment.errors import PeerFault
 from catchment.net.outbox import Outbox
-from catchment.net.websocket import PING, frame, masked_frame
+from catchment.net.websocket import PING, frame, masked_frames
 from catchment.overlay.node import DEAD_CONNECTION, PROTOCOL_ERROR
 from catchment.sessions.streamr_peer import PeerSession
 
@@ -190,8 +190,7 @@ class PeerLink(WSListener):
         if not self.is_open:
             return
         # Whoever dialled is the client, and a client's frames are masked (RFC 6455, section 5.3).
-        wrap = masked_frame if self.dialled else frame
-        self.outbox.write(b"".join([wrap(payload) for payload in payloads]))
+        self.outbox.write(masked_frames(payloads) if self.dialled else b"".join(map(frame, payloads)))
 
     async def room(self) -> bool:
         """Wait until the peer has read enough; False when it is gone."""

@@ -103,9 +103,12 @@ Command: TypeAlias = DialTracker | DialPeer | ClosePeer | ToTracker | SubscribeP
 
 
 class _Recent(NamedTuple):
+    """Messages that were accepted together."""
+
     at: float
     topic: model.Topic
-    message: bytes
+    messages: Sequence[bytes]
+    size: int
     source: str
 
 
@@ -166,7 +169,7 @@ class OverlayNode:
         self._retries: dict[str, float] = {}
         self._timers: dict[tuple[str, str], float] = {}
         self._recent: deque[_Recent] = deque()
-        self._recent_bytes = 0
+        self._recent_messages = self._recent_bytes = 0
 
     @property
     def streams(self) -> Sequence[model.Topic]:
@@ -182,6 +185,10 @@ class OverlayNode:
     def due(self) -> float | None:
         """When `tick` has something to do; None when nothing waits."""
         return min(self._timers.values(), default=None)
+
+    def takes_part(self, topic: model.Topic) -> bool:
+        """Whether it takes part in a stream-partition."""
+        return topic in self._streams
 
     def neighbours(self, topic: model.Topic) -> Sequence[str]:
         """Its neighbours in a stream-partition."""
@@ -223,19 +230,25 @@ class OverlayNode:
         return commands
 
     def accepted(self, topic: model.Topic, message: bytes, source: str, now: float) -> list[str]:
-        """The store has taken a new message; returns who gets it next.
+        """The store has taken a new message; returns who gets it next. See `accepted_all`."""
+        return self.accepted_all(topic, (message,), source, now)
+
+    def accepted_all(self, topic: model.Topic, messages: Sequence[bytes], source: str, now: float) -> list[str]:
+        """The store has taken new messages; returns who gets them next.
 
         Args:
-            topic: where it was published.
-            message: its exact bytes.
-            source: the node it came from; empty when it was published here.
+            topic: where they were published.
+            messages: their exact bytes.
+            source: the node they came from; empty when they were published here.
             now: seconds.
         """
         stream = self._streams.get(topic)
         if stream is None:
             return []
-        self._recent.append(_Recent(now, topic, message, source))
-        self._recent_bytes += len(message)
+        size = sum(map(len, messages))
+        self._recent.append(_Recent(now, topic, messages, size, source))
+        self._recent_messages += len(messages)
+        self._recent_bytes += size
         self._forget(now)
         return [peer for peer in stream.neighbours if peer != source]
 
@@ -339,7 +352,9 @@ class OverlayNode:
 
     def subscribe_requested(self, peer: str, topic: model.Topic, now: float) -> list[Command]:
         """A node wants to be our neighbour in a stream-partition; that goes both ways."""
-        found = self._peers[peer]
+        found = self._peers.get(peer)
+        if found is None:  # its connection is being closed
+            return []
         stream = self._streams.get(topic)
         if stream is None and self.storage:
             self.join(topic, now)
@@ -412,17 +427,22 @@ class OverlayNode:
             self._timers["unshared", peer] = now + UNSHARED_SECONDS
 
     def _replay(self, peer: str, topic: model.Topic) -> list[Command]:
-        messages = [recent.message for recent in self._recent if recent.topic == topic and recent.source != peer]
+        messages = [
+            message
+            for recent in self._recent
+            if recent.topic == topic and recent.source != peer
+            for message in recent.messages
+        ]
         return [Replay(peer, topic, messages)] if messages else []
 
     def _forget(self, now: float) -> None:
         recent = self._recent
-        while (
-            recent[0].at < now - RECENT_SECONDS
-            or len(recent) > RECENT_MESSAGES
-            or (self._recent_bytes > RECENT_BYTES and len(recent) > 1)
+        while recent[0].at < now - RECENT_SECONDS or (
+            len(recent) > 1 and (self._recent_messages > RECENT_MESSAGES or self._recent_bytes > RECENT_BYTES)
         ):
-            self._recent_bytes -= len(recent.popleft().message)
+            gone = recent.popleft()
+            self._recent_messages -= len(gone.messages)
+            self._recent_bytes -= gone.size
 
     def _report(self, tracker: str, now: float) -> None:
         if tracker in self._connected_trackers:

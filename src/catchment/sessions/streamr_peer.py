@@ -7,6 +7,7 @@ client had published it. Nothing is answered to a message, good or bad: that is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -133,9 +134,10 @@ class PeerSession:
         asked = Control(kind, request_id, stream_id=topic.name, stream_partition=topic.partition)
         return self.write(control.encode(asked, CONTROL))
 
-    def broadcast(self, raw: bytes) -> bytes:
-        """Pass a message on."""
-        return self.write(control.broadcast(raw, CONTROL))
+    def broadcasts(self, raws: Sequence[bytes]) -> list[bytes]:
+        """Pass messages on."""
+        made = [control.broadcast(raw, CONTROL) for raw in raws]
+        return made if self.era is Era.V20 else [self.write(each) for each in made]
 
     def tell(self, made: tracker.TrackerMessage) -> bytes:
         """A message of the Tracker Protocol in the peer's era."""
