@@ -125,6 +125,26 @@ def test_a_token_that_has_expired_opens_nothing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_deleted_stream_is_nobody_elses_to_create_and_read(tmp_path: Path) -> None:
+    async def refuse_bob(rest: Rest) -> None:
+        refused = await (await rest.login(BOB)).post("/streams", {"id": "s"})
+        assert (refused.status, refused.code) == (403, "NOT_PERMITTED")
+
+    async def main() -> None:
+        async with closed_node(tmp_path) as (node, rest, alice), connected(node, ACKNOWLEDGED) as peer:
+            add_user(node, BOB.address)
+            assert (await peer.ask(b'[2,8,"r",%b,null]' % messages("s", 1)[0]))[3] == "stored"
+            assert (await alice.delete(of("s"))).status == 204
+            await refuse_bob(rest)
+        async with rest_node(tmp_path, access="closed") as (node, rest):
+            await refuse_bob(rest)
+            alice = await rest.login(ALICE)
+            await alice.ok("POST", "/streams", {"id": "s"})
+            assert len((await alice.get(of("s") + "/data/partitions/0/last")).json) == 1
+
+    asyncio.run(main())
+
+
 def test_a_key_that_is_deleted_ends_the_subscriptions_it_opened_and_no_other(tmp_path: Path) -> None:
     async def main() -> None:
         async with closed_node(tmp_path) as (node, _, alice), connected(node, OLDEST) as first, connected(node) as hers:

@@ -47,6 +47,8 @@ class Access:
         self.accounts = accounts or Accounts()
         self._streams: dict[str, Stream] = {}
         self._granted: dict[str, frozenset[tuple[str, str | None]]] = {}
+        self._creators: dict[str, str | None] = {}
+        """Whose each stream was that was ever created; its messages stay in the log."""
         self._next_permission = 1
         self._seen: dict[str, set[str]] = {}
         self._seen_count = 0
@@ -221,6 +223,10 @@ class Access:
         """A stream somebody created, None when it is not there or only appeared."""
         return self._streams.get(stream_id)
 
+    def may_create(self, caller: Caller, stream_id: str) -> bool:
+        """Whether an id is free for a caller: on a closed node the messages of a deleted stream stay its creator's."""
+        return self.open or self._creators.get(stream_id) in (None, caller.user)
+
     def created_streams(self) -> Sequence[Stream]:
         """The streams that somebody created."""
         return list(self._streams.values())
@@ -243,11 +249,13 @@ class Access:
         """Take all changes the log has."""
         self._streams = admin.fold(changes)
         self._granted = {stream.id: _granted(stream) for stream in self._streams.values()}
+        self._note_creators(changes)
         self._next_permission = admin.next_permission(changes)
 
     def apply(self, change: Change) -> None:
         """Take a change that is in the log."""
         after = admin.step(self._streams.get(change.stream), change)
+        self._note_creators((change,))
         if after is None:
             self._streams.pop(change.stream, None)
             self._granted.pop(change.stream, None)
@@ -255,6 +263,11 @@ class Access:
             self._streams[change.stream] = after
             self._granted[change.stream] = _granted(after)
         self._next_permission = max(self._next_permission, admin.next_permission((change,)))
+
+    def _note_creators(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if isinstance(change, admin.StreamCreated):
+                self._creators[change.stream] = change.owner
 
     # Whom an open node has seen.
 

@@ -169,6 +169,9 @@ async def create(node: RestNode, request: Request) -> Response:
     def make() -> Sequence[Change]:
         if node.access.created(stream_id) is not None:
             raise RestFault(409, "DUPLICATE_NOT_ALLOWED", f"Stream {stream_id} exists already.")
+        if not node.access.may_create(caller, stream_id):
+            text = f"Stream {stream_id} was someone else's, and its messages still are. Choose another id."
+            raise RestFault(403, "NOT_PERMITTED", text)
         return (
             admin.StreamCreated(
                 stream=stream_id,
