@@ -350,16 +350,17 @@ class NetworkService:
         self._pass_on(self.node.accepted_all(topic, raws, source, now), raws)
 
     def _pass_on(self, peers: Iterable[str], raws: Sequence[bytes]) -> None:
-        encoded: dict[Era, list[bytes]] = {}
+        """Send messages to neighbours; framed once for all that take the same bytes."""
+        framed: dict[tuple[Era, bool], bytes] = {}
         for peer in peers:
             link = self._links.get(peer)
             if link is None:
                 continue
             session = link.session
-            payloads = encoded.get(session.era)
-            if payloads is None:
-                payloads = encoded[session.era] = session.broadcasts(raws)
-            link.send_all(payloads)
+            data = framed.get((session.era, link.dialled))
+            if data is None:
+                data = framed[session.era, link.dialled] = link.framed(session.broadcasts(raws))
+            link.send_framed(data)
             metrics.FORWARDED.inc(len(raws))
 
     def _sweep(self) -> None:

@@ -187,10 +187,20 @@ class PeerLink(WSListener):
 
     def send_all(self, payloads: Sequence[bytes]) -> None:
         """Send payloads, each in a frame of its own."""
-        if not self.is_open:
-            return
-        # Whoever dialled is the client, and a client's frames are masked (RFC 6455, section 5.3).
-        self.outbox.write(masked_frames(payloads) if self.dialled else b"".join(map(frame, payloads)))
+        self.send_framed(self.framed(payloads))
+
+    def framed(self, payloads: Sequence[bytes]) -> bytes:
+        """Payloads in frames, as every link dialled from the same side takes them.
+
+        Whoever dialled is the client, and a client's frames are masked (RFC 6455, section 5.3): with keys drawn after
+        the payload is known, which is what the rule is for. So the same masked bytes may go to several neighbours.
+        """
+        return masked_frames(payloads) if self.dialled else b"".join(map(frame, payloads))
+
+    def send_framed(self, data: bytes) -> None:
+        """Send frames."""
+        if self.is_open:
+            self.outbox.write(data)
 
     async def room(self) -> bool:
         """Wait until the peer has read enough; False when it is gone."""
