@@ -214,7 +214,7 @@ class TestWhatIsWrong:
         assert "cannot be read" in problem(doctor(capsys, *soon.flags)[1], "tls").found
 
     def test_a_package_that_is_broken(self, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(checks, "MODULES", {**checks.MODULES, "blake3": "no_such_module"})
+        monkeypatch.setattr(checks, "modules", lambda: {"blake3": "no_such_module"})
         assert "blake3 (No module named 'no_such_module')" in problem(doctor(capsys)[1], "packages").found
 
     def test_a_check_that_breaks_is_a_finding_too(self, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,9 +49,6 @@ YEARS: Final = range(2025, 2100)
 FAR_FILESYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"})
 """Where a memory map is not coherent between machines; LMDB's authors advise against them."""
 
-MODULES: Final[Mapping[str, str]] = {"safe-pysha3": "sha3"}
-"""Packages whose module has another name."""
-
 STA_UNSYNC: Final = 0x40
 """adjtimex(2): nobody keeps this clock."""
 
@@ -97,9 +94,10 @@ def packages(patient: Patient) -> Iterator[Finding]:
     """Everything the base install needs can be imported."""
     broken = []
     names = requirements()
+    known = modules()
     for name in names:
         try:
-            importlib.import_module(MODULES.get(name, name.replace("-", "_")))
+            importlib.import_module(known.get(_plain(name), name))
         except Exception as error:  # noqa: BLE001 - a broken package may raise anything
             broken.append(f"{name} ({error})")
     if broken:
@@ -109,6 +107,21 @@ def packages(patient: Patient) -> Iterator[Finding]:
         yield Finding("packages", "warning", "catchment itself is not installed", "pip install catchment")
     else:
         yield Finding("packages", "ok", f"all {len(names)} packages of the base install can be imported")
+
+
+def _plain(name: str) -> str:
+    """A distribution's name as it is compared: pyOpenSSL and pyopenssl are one."""
+    return re.sub(r"[-_.]+", "_", name).lower()
+
+
+def modules() -> dict[str, str]:
+    """What is imported of each installed distribution: the module of the same name, or its first public one."""
+    found: dict[str, str] = {}
+    for module, distributions in sorted(metadata.packages_distributions().items()):
+        for distribution in map(_plain, distributions):
+            if _plain(module) == distribution or (not module.startswith("_") and distribution not in found):
+                found[distribution] = module
+    return found
 
 
 def requirements() -> list[str]:
