@@ -29,7 +29,16 @@ hypothesis.settings.register_profile("catchment", deadline=None, max_examples=15
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("catchment")
 
-SLOW = ("bench/test_run.py", "conformance/", "docs/test_blocks.py", "docs/test_site.py", "typing/")
+SLOW = (
+    "bench/test_run.py",
+    "conformance/",
+    "docs/test_blocks.py",
+    "docs/test_site.py",
+    "net/test_cli.py",
+    "net/test_doctor.py",
+    "net/test_popstellar_peers.py",
+    "typing/",
+)
 """Suites that start many programs or wait for them; `make check` leaves them to `make test`, as it does Spark."""
 
 
