@@ -83,8 +83,9 @@ class Broker:
 
     def _publish(self, payload: bytes) -> None:
         assert self._subscriber is not None
-        for each in self._deliver(self._count, payload):
-            self._subscriber.sendall(b"MSG bench 1 %d\r\n%b\r\n" % (len(each), each))
+        # At once: a copy that came after the generator had seen the end would not be noticed.
+        made = [b"MSG bench 1 %d\r\n%b\r\n" % (len(each), each) for each in self._deliver(self._count, payload)]
+        self._subscriber.sendall(b"".join(made))
         self._count += 1
 
     def close(self) -> None:
