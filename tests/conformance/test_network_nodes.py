@@ -22,7 +22,7 @@ from catchment.net import tracking
 from catchment.net.server import Node
 
 from ..net.nodehelp import Peer, connected, messages, on_loop, running_node
-from .clients import Driver, InstallFailed, install, missing_tools
+from .clients import Driver, install, missing_tools
 
 pytestmark = pytest.mark.clients
 
@@ -37,10 +37,7 @@ def drivers() -> Iterator[Callable[[str], Driver]]:
     missing = missing_tools()
     if missing:
         pytest.skip(f"the published nodes were not run: this machine has no {' and no '.join(missing)}")
-    try:
-        install(FOLDER)
-    except InstallFailed as failed:
-        pytest.skip(f"the published nodes were not run: npm ci in {FOLDER} failed: {failed}")
+    install(FOLDER)
     running: dict[str, Driver] = {}
 
     def of(version: str) -> Driver:
